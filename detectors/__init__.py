@@ -1,0 +1,1 @@
+"""What is wrong: pure functions from a snapshot to signals, verdicts and incidents."""
