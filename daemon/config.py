@@ -1,0 +1,232 @@
+"""`gpuwarden.yaml`: one file, checked at start; every value has a safe default.
+
+`gpuwarden run --check` prints the effective configuration. A wrong file is refused with file, line, key and reason.
+"""
+
+import re
+from pathlib import Path
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from remediation.modes import HANDS, Mode, Modes
+from rules.loader import Problem, RuleError, problems_of, read_yaml
+from rules.schema import Seconds, Strict
+from rules.vocabulary import Action
+
+_MATCHER = re.compile(r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"([^"\\]|\\.)*"')
+
+
+class LabelMap(Strict):
+    """Which labels say who a series is about, in order of preference. Exporters and relabelling differ by site."""
+
+    gpu_uuid: tuple[str, ...] = ("UUID", "uuid", "gpu_uuid", "GPU_UUID", "serial_number")
+    gpu_index: tuple[str, ...] = ("gpu", "gpu_id", "minor_number")
+    pci: tuple[str, ...] = ("pci_bus_id", "pci_bus", "pci")
+    model: tuple[str, ...] = ("modelName", "model_name", "model", "card_model", "card_series")
+    serial: tuple[str, ...] = ("DCGM_FI_DEV_SERIAL", "serial", "serial_number")
+    driver: tuple[str, ...] = ("DCGM_FI_DRIVER_VERSION", "driver_version")
+    gpu_instance: tuple[str, ...] = ("GPU_I_ID",)
+    node: tuple[str, ...] = ("node", "kubernetes_node", "nodename", "node_name")
+    hostname: tuple[str, ...] = ("Hostname", "hostname", "host")
+    namespace: tuple[str, ...] = ("exported_namespace", "namespace", "pod_namespace")
+    pod: tuple[str, ...] = ("exported_pod", "pod", "pod_name")
+    container: tuple[str, ...] = ("exported_container", "container", "container_name")
+    job: tuple[str, ...] = ("hpc_job", "job_name", "exported_job_name", "training_job")
+    rack: tuple[str, ...] = ("rack", "topology_rack", "nvlink_domain")
+    #: labels that tell two scrapes of the same thing apart; everything else does not split a stream
+    source: tuple[str, ...] = ("instance", "job", "prometheus", "prometheus_replica", "replica", "cluster")
+    #: pods and containers that match are exporters, never the work that runs on a GPU
+    exporter_pods: str = r"(dcgm|amd|gpu|metrics|node)[-_a-z0-9]*exporter|gpu-operator"
+
+    @field_validator("exporter_pods")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from error
+        return value
+
+
+class Selector(Strict):
+    """Series beyond the catalog that are pulled as raw signals: a PromQL series selector, with its cadence."""
+
+    match: str
+    cadence: Literal["fast", "slow"] = "slow"
+
+    @field_validator("match")
+    @classmethod
+    def _looks_like_one(cls, value: str) -> str:
+        if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^{}]*\})?|\{[^{}]+\}", value.strip()):
+            raise ValueError(
+                f'a series selector looks like metric{{label="x"}} or {{__name__=~"node_.*"}}; got {value!r}'
+            )
+        return value.strip()
+
+
+class PrometheusConfig(Strict):
+    """Where the metrics are and how hard to ask for them. Any PromQL-compatible back end will do."""
+
+    url: str = "http://127.0.0.1:9090"
+    timeout: Seconds = Field(default=20.0, gt=0, le=3600)
+    concurrency: int = Field(default=4, ge=1, le=64)
+    poll_interval: Seconds = Field(default=30.0, ge=1, le=3600)
+    slow_interval: Seconds = Field(default=300.0, ge=1, le=86_400)
+    #: only series that match these label matchers are asked for, e.g. cluster="a"
+    matchers: tuple[str, ...] = ()
+    selectors: tuple[Selector, ...] = ()
+    max_response_bytes: int = Field(default=1 << 30, ge=1024)
+    max_raw_signals: int = Field(default=1500, ge=0)
+    bearer_token_file: Path | None = None
+    headers: dict[str, str] = {}
+    ca_file: Path | None = None
+    insecure_skip_verify: bool = False
+    #: how far back the windows are filled from history when the daemon starts
+    warm_up: Seconds = Field(default=3600.0, le=604_800)
+    backoff_max: Seconds = Field(default=300.0, le=86_400)
+
+    @field_validator("url")
+    @classmethod
+    def _is_http(cls, value: str) -> str:
+        wrong = f"expected http://HOST:PORT or https://…, got {value!r}"
+        try:
+            parsed = urlsplit(value)
+            port = parsed.port
+        except ValueError as error:
+            raise ValueError(f"{wrong}: {error}") from error
+        if parsed.scheme not in ("http", "https") or not parsed.hostname or port == 0:
+            raise ValueError(wrong)
+        return value.rstrip("/")
+
+    @field_validator("matchers")
+    @classmethod
+    def _are_matchers(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for matcher in value:
+            if _MATCHER.fullmatch(matcher.strip()) is None:
+                raise ValueError(f'a label matcher looks like cluster="a" or env!~"test|dev"; got {matcher!r}')
+        return tuple(matcher.strip() for matcher in value)
+
+    @model_validator(mode="after")
+    def _slow_is_slower(self) -> Self:
+        if self.slow_interval < self.poll_interval:
+            raise ValueError("slow_interval must not be shorter than poll_interval")
+        return self
+
+
+class KernelLog(Strict):
+    """One node's kernel log as a file that this process can read (live: followed; rotation and truncation are seen)."""
+
+    node: str = Field(min_length=1)
+    path: Path
+
+
+class LedgerConfig(Strict):
+    """Where the record of what was seen and decided is kept: an SQLAlchemy URL."""
+
+    url: str = "sqlite:///gpuwarden.db"
+
+
+class ListenConfig(Strict):
+    """Where /metrics, /healthz and /readyz are served. Loopback unless told otherwise."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=9844, ge=0, le=65535)
+
+
+class KubernetesConfig(Strict):
+    """Which cluster, as whom, and where the lease of the one that acts is kept.
+
+    Without a kubeconfig it is the cluster that the process runs in, as its pod's service account.
+    """
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    namespace: str = Field(default="gpuwarden", pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)
+    lease: str = Field(default="gpuwarden", pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)
+    #: nodes that are changed, and pods that are evicted, at the same time
+    parallel: int = Field(default=16, ge=1, le=32)
+
+
+class Config(Strict):
+    """The whole of `gpuwarden.yaml`."""
+
+    prometheus: PrometheusConfig = PrometheusConfig()
+    labels: LabelMap = LabelMap()
+    kernel_logs: tuple[KernelLog, ...] = ()
+    rules: tuple[Path, ...] = ()
+    ledger: LedgerConfig = LedgerConfig()
+    listen: ListenConfig = ListenConfig()
+    #: the cluster that is acted on; without it only Prometheus and logs are read
+    kubernetes: KubernetesConfig | None = None
+    mode: Mode = Mode.OBSERVE
+    #: by action, where it is another one than `mode`
+    modes: dict[Action, Mode] = {}
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("modes")
+    @classmethod
+    def _have_hands(cls, value: dict[Action, Mode]) -> dict[Action, Mode]:
+        strange = sorted(action for action, mode in value.items() if action not in HANDS and mode is not Mode.OBSERVE)
+        if strange:
+            raise ValueError(
+                f"nothing carries out {', '.join(strange)} yet; only {', '.join(sorted(HANDS))} have a mode"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _acts_on_something(self) -> Self:
+        if self.how_far.acts and self.kubernetes is None:
+            raise ValueError(
+                f"mode {self.how_far} acts on a cluster, and there is no section `kubernetes`; add `kubernetes: {{}}` "
+                "for the cluster that this runs in, or a kubeconfig"
+            )
+        return self
+
+    @property
+    def how_far(self) -> Modes:
+        """The mode of each action."""
+        return Modes(self.mode, self.modes)
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; one line a problem."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+
+def load_config(path: Path | None) -> Config:
+    """The configuration of a file, or the defaults. Relative paths in the file are relative to it.
+
+    Raises:
+        ConfigError: the file cannot be read, is not YAML, or says something that is refused.
+    """
+    if path is None:
+        return Config()
+    try:
+        data = read_yaml(path)
+    except RuleError as error:
+        raise ConfigError(error.problems) from error
+    try:
+        config = Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(problems_of(error, path)) from error
+    base = path.parent
+    asked = config.prometheus
+    files = {"bearer_token_file": asked.bearer_token_file, "ca_file": asked.ca_file}
+    cluster = config.kubernetes
+    if cluster is not None and cluster.kubeconfig is not None:
+        cluster = cluster.model_copy(update={"kubeconfig": base / cluster.kubeconfig})
+    return config.model_copy(
+        update={
+            "kubernetes": cluster,
+            "rules": tuple(base / extra for extra in config.rules),
+            "kernel_logs": tuple(log.model_copy(update={"path": base / log.path}) for log in config.kernel_logs),
+            "prometheus": asked.model_copy(
+                update={name: base / file for name, file in files.items() if file is not None}
+            ),
+        }
+    )
