@@ -15,7 +15,7 @@ from remediation.people import Saying, Word
 from tests.endtoend.site import NAMESPACE, USER, Daemon, Site
 from tests.testbed.api import Object
 from tests.testbed.audit import AuditEvent
-from tests.testbed.waiting import until
+from tests.testbed.waiting import TestbedError, until
 
 T = TypeVar("T")
 
@@ -81,11 +81,19 @@ def put_on(site: Site, node: str, space: str, *manifests: Object) -> list[str]:
         here = running(site, node, space)
         return here if len(here) == wanted else []
 
-    found = soon(f"{wanted} pods of {space} run on {node}", run_there)
+    try:
+        found = soon(f"{wanted} pods of {space} run on {node}", run_there)
+    except TestbedError as late:
+        seen = [(one["metadata"]["name"], one["spec"].get("nodeName"), one["status"]) for one in _pods(site, space)]
+        raise TestbedError(f"{late}; pods: {seen}; taints of {node}: {site.taints(node)}") from late
     for name in others:
         site.admin.patch("Node", name, {"spec": {"unschedulable": None}})
     soon("the others take pods", lambda: not any(_OF_A_CORDON in site.taints(name) for name in others))
     return found
+
+
+def _pods(site: Site, space: str) -> list[Object]:
+    return [one for one in site.admin.list("Pod") if one["metadata"]["namespace"] == space]
 
 
 def pods_of(manifest: Object) -> int:

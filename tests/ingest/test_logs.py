@@ -170,6 +170,7 @@ def test_a_hundred_thousand_equal_lines_are_few_events_with_their_count(log: Pat
 
 
 def test_a_flood_needs_no_more_memory_the_longer_it_lasts(log: Path, rules: RuleBook) -> None:
+    """If each line were kept, 7,000 more would need some 4 MB more; what else runs in this process needs less."""
     peaks = []
     for lines in (1_000, 8_000):
         flood(log, lines)
@@ -178,7 +179,7 @@ def test_a_flood_needs_no_more_memory_the_longer_it_lasts(log: Path, rules: Rule
         queue.until(at(9000))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert peaks[1] < 1.2 * peaks[0] < 4_000_000
+    assert peaks[1] - peaks[0] < 1_000_000
 
 
 def test_a_flood_in_a_followed_file_is_folded_as_it_is_read(log: Path, rules: RuleBook) -> None:

@@ -80,7 +80,6 @@ class ControlPlane:
         self.kubeconfig = self.kubeconfig_for(self._setup.tokens[Who.ADMIN], "admin")
         self._baseline: frozenset[cleaning.Identity] = frozenset()
         self._guests: list[Guest] = []
-        self._was_away = False
         self._nodes_made = 0
         #: Seconds from the first process to a cluster that takes pods.
         self.started_in_s = 0.0
@@ -189,7 +188,6 @@ class ControlPlane:
     def start_api_server(self) -> None:
         """Start it after `api_server.stop()`, and wait until it answers requests again."""
         self.api_server.start()
-        self._was_away = True
         self._wait("the API server", self._answers)
 
     def restart_api_server(self) -> None:
@@ -289,22 +287,22 @@ class ControlPlane:
 
         Servers that a test has stopped or frozen work again before. What guests need stays.
         """
+        stores = (self.etcd, self.api_server)
         for server in self.servers:
             server.resume()
         if not self.etcd.running:
             self.etcd.start()
         if not self.api_server.running:
             self.start_api_server()
+        was_away = any(server.was_away for server in stores)
         for server in self.servers:
+            if was_away and server not in stores:  # a client that met no server looks for it more and more rarely
+                server.stop()
             if not server.running:
                 server.start()
+            server.was_away = False
         for guest in self._guests:
-            if self._was_away:  # a controller that met no server looks for it more and more rarely
-                for server in guest.servers:
-                    server.stop()
-                    server.start()
             self._wait(guest.name, guest.is_ready)
-        self._was_away = False
         cleaning.clean(self._cleaner, self._baseline.union(*(guest.kept for guest in self._guests)))
         self._nodes_made = 0
 

@@ -37,6 +37,8 @@ class Server:
         self._command = list(command)
         self._reaper = reaper
         self._process: subprocess.Popen[bytes] | None = None
+        #: Whether it was stopped or frozen since whoever cares has set it back.
+        self.was_away = False
 
     @property
     def running(self) -> bool:
@@ -62,6 +64,7 @@ class Server:
 
     def stop(self) -> None:
         """Kill it, as a crash would: no notice to its clients, nothing finished."""
+        self.was_away = True
         self._send(signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
@@ -70,6 +73,7 @@ class Server:
 
     def pause(self) -> None:
         """Freeze it: connections stay open and nothing answers. Returns once no thread of it runs any more."""
+        self.was_away = True
         self._send(signal.SIGSTOP)
         if self.running:
             until(f"{self.name} frozen", lambda: _thread_states(self.pid) == {"T"}, every_s=0.001)
