@@ -198,7 +198,7 @@ class PlanAndGates(RuleBasedStateMachine):
     def a_person_opts_a_node_out_or_in(self, name: str) -> None:
         labels = dict(self.it.nodes[name].labels)
         wanted = {MANAGED: "false"} if MANAGED not in labels else {}
-        self.it.others_change(name, labels=tuple((LABELS[name] | wanted).items()))
+        self.it.others_change(name, labels=tuple(sorted((LABELS[name] | wanted).items())))
 
     # ----------------------------------------------------------------------------------- other tools, and the cluster
 
