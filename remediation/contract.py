@@ -19,6 +19,8 @@ CHECKPOINT_STEP = PREFIX + "checkpoint-step"
 CHECKPOINT_LOCATION = PREFIX + "checkpoint-location"
 #: Instead of CHECKPOINT_AT: a PromQL expression whose value is the time of the last commit in unix seconds.
 CHECKPOINT_METRIC = PREFIX + "checkpoint-metric"
+#: How often the job saves by itself, such as "30m".
+INTERVAL = PREFIX + "checkpoint-interval"
 #: How the job can be asked for a checkpoint: one of `Way`, or a URL in its own namespace that takes a POST.
 ASK_BY = PREFIX + "checkpoint-ask"
 #: How long writing one may take, such as "5m".
@@ -40,6 +42,8 @@ _OWN_URL = (
 )
 #: Digits of a step that still fits the ledger's numbers.
 _MOST_DIGITS = 18
+#: A year between two checkpoints is a mistake.
+_LONGEST_INTERVAL_S = 365 * 86_400.0
 #: Of an annotation, which may have 256 KB, people are shown so many letters.
 _SHOWN = 120
 
@@ -150,6 +154,20 @@ def _fleeting(location: str, pods: Collection[PodView]) -> str:
 
 def _short(told: str) -> str:
     return told if len(told) <= _SHOWN else f"{told[:_SHOWN]}..."
+
+
+def interval_of(job: WorkloadView) -> tuple[float | None, str]:
+    """Seconds between two checkpoints that the job writes by itself, None where it does not say; and what is wrong."""
+    told = job.annotation(INTERVAL)
+    if not told:
+        return None, ""
+    try:
+        every_s = parse_duration(told)
+    except ValueError as error:
+        return None, f"its annotation {INTERVAL} is no time: {_short(str(error))}"
+    if not 0 < every_s < _LONGEST_INTERVAL_S:
+        return None, f"its annotation {INTERVAL} is no interval: {_short(told)}"
+    return every_s, ""
 
 
 @dataclass(frozen=True, slots=True)

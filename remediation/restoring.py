@@ -22,7 +22,8 @@ from rules.restore_schema import RestartPolicy
 
 #: What the levels mean, for people.
 LEVELS = ("old pods gone", "new pods ready", "running", "computing", "past its checkpoint")
-_COMPUTING = 3
+#: The level from which on a job is back at work.
+COMPUTING = 3
 
 
 class Stage(StrEnum):
@@ -109,15 +110,22 @@ class Restart:
         return None if last is None else (last.at - self.detected_at).total_seconds()
 
     @property
+    def back_at(self) -> datetime | None:
+        """When it was back as far as it came, its next checkpoint aside; None before its new pods were ready."""
+        if self.level < 1:
+            return None
+        return max(one.at for one in self.reached if one.level < len(LEVELS) - 1)
+
+    @property
     def lost_gpu_hours(self) -> float | None:
         """GPUs of the whole job times the hours from its last checkpoint until it was back: none of that was kept.
 
         It holds what was computed for nothing, the detection and the restart. None where the checkpoint is not known,
         or the job is not back. What it computes from then on is kept by its next checkpoint, however late that comes.
         """
-        if self.checkpoint_at is None or self.level < 1:
+        back = self.back_at
+        if self.checkpoint_at is None or back is None:
             return None
-        back = max(one.at for one in self.reached if one.level < len(LEVELS) - 1)
         return self.gpus * max(0.0, (back - self.checkpoint_at).total_seconds()) / 3600
 
 
@@ -330,7 +338,7 @@ def _overdue(restart: Restart, policy: RestartPolicy, now: datetime) -> Restart:
     limit_s = limits[min(max(restart.level, 0), len(limits) - 1)]
     if now - restart.at <= timedelta(seconds=limit_s):
         return restart
-    if restart.level >= _COMPUTING:
+    if restart.level >= COMPUTING:
         return _end(restart, Stage.DONE, f"{LEVELS[restart.level]}; no new checkpoint within {limit_s:.0f} s", now)
     missing = LEVELS[restart.level + 1]
     said = f"not {missing} within {limit_s:.0f} s; it has come to L{restart.level} ({LEVELS[restart.level]})"

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from daemon.audit.lost import lost_together, lost_work, stopping
 from daemon.audit.tally import STATES, Tally
 from daemon.audit.truth import Label, score
 from daemon.ledger import encode_body, to_jsonable
@@ -29,6 +30,7 @@ def build(
     episodes = tally.episodes()
     days = (tally.watched_seconds or span.seconds) / 86400.0
     by_tier = Counter(int(strongest_tier(incident)) for incident in episodes)
+    incidents = _incidents(tally, episodes)
     summary: dict[str, Any] = {
         "start": span.start,
         "end": span.end,
@@ -43,12 +45,13 @@ def build(
         "coverage": round(tally.covered_seconds / tally.gpu_seconds, 4) if tally.gpu_seconds else 0.0,
         "coverage_detail": _coverage_detail(tally, counts),
         "counts": dict(counts),
+        "lost_work": lost_together([one["lost_work"] for one in incidents]),
     }
     if labels is not None:
         summary |= score(labels, episodes, span.start, span.end, days)
     report: dict[str, Any] = {
         "summary": summary,
-        "incidents": [_incident(incident) for incident in episodes],
+        "incidents": incidents,
         "decisions": [_decision(decision) for decision in tally.decisions],
     }
     return dict(encode_body(report))
@@ -66,6 +69,15 @@ def _coverage_detail(tally: Tally, counts: Mapping[str, int]) -> list[str]:
     odd = ((reason, count) for reason, count in sorted(counts.items()) if count and reason not in quiet)
     said.extend(f"{count:,} {reason.replace('_', ' ')}" for reason, count in odd)
     return said
+
+
+def _incidents(tally: Tally, episodes: Sequence[Incident]) -> list[dict[str, Any]]:
+    stops = stopping(tally.decisions)
+    return [
+        _incident(one)
+        | {"lost_work": lost_work(one, strongest_tier(one), tally.gangs.hit(one), stops_work=one.id in stops)}
+        for one in episodes
+    ]
 
 
 def _incident(incident: Incident) -> dict[str, Any]:

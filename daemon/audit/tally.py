@@ -6,6 +6,7 @@ from datetime import datetime
 
 import numpy as np
 
+from daemon.audit.gangs import Gangs
 from detectors.engine import Detection
 from detectors.findings import GpuState, Incident
 from detectors.identity import GpuRef
@@ -32,6 +33,7 @@ class Tally:
     judged_seconds: float = 0.0
     watched_seconds: float = 0.0
     last: Snapshot | None = None
+    gangs: Gangs = field(default_factory=Gangs)
     _told: dict[str, tuple[object, ...]] = field(default_factory=dict)
 
     def take(self, snapshot: Snapshot, detection: Detection, decisions: Sequence[Decision], step_s: float) -> None:
@@ -50,6 +52,7 @@ class Tally:
         self.covered_seconds += step_s * float(snapshot.coverage.signal_share.sum())
         for incident in (*detection.incidents, *detection.closed):
             self.incidents[incident.id] = incident
+        self.gangs.take(snapshot, detection.incidents)
         for decision in decisions:
             if self._told.get(decision.plan.incident) != decision.telling:
                 self._told[decision.plan.incident] = decision.telling

@@ -7,11 +7,14 @@ from typing import Any
 from daemon.commands.explained import moment
 from daemon.commands.output import say, show
 from daemon.commands.planned import GateShown, NodeShown, Planned, Report, StepShown
-from daemon.commands.stakes import PodShown
+from daemon.commands.stakes import LostWork, PodShown
+from remediation.lost_work import Cheaper, Choice, Source, span
 from rules.vocabulary import Action
 
 _STEPS = ("    STEP", "UNDONE BY", "MODE", "WHAT COMES OF IT")
 _PODS = ("  POD", "GPUS", "OF", "FATE", "WHY", "BUDGETS", "DRY RUN")
+_LOST = ("  JOB", "GPUS", "NOW", "AFTER THE NEXT CHECKPOINT", "CHEAPER")
+_CHEAPER = {Cheaper.NOW: "now", Cheaper.WAIT: "to wait", Cheaper.UNKNOWN: "not known"}
 
 
 def print_report(report: Report) -> None:
@@ -28,6 +31,7 @@ def print_report(report: Report) -> None:
         _print_planned(one)
     _print_marks(report)
     _print_pods(report)
+    _print_lost_work(report.lost_work)
     say()
     say("given back")
     for line in report.way_back:
@@ -134,6 +138,38 @@ def _print_pods(report: Report) -> None:
         say(f"  at stake: {stake.pods} training pods, {stake.gpus} GPUs, {hours}: {', '.join(stake.jobs)}")
     else:
         say("  at stake: no training")
+
+
+def _print_lost_work(lost: LostWork) -> None:
+    if not lost.jobs:
+        return
+    say()
+    say("work that a restart loses, in GPU-hours of the whole job")
+    show(None, "table", [_choice(one) for one in lost.jobs], _LOST)
+    for one in lost.jobs:
+        say(f"  {one.job}: {one.why}")
+    say(f"  to resume: {lost.resume}")
+
+
+def _choice(one: Choice) -> tuple[str, ...]:
+    return f"  {one.job}", str(one.gpus), _now(one), _later(one), _CHEAPER[one.cheaper]
+
+
+def _now(one: Choice) -> str:
+    if one.now_gpu_hours is not None and one.lost_s is not None:
+        return f"{one.now_gpu_hours:.1f} ({span(one.lost_s)} of work)"
+    if one.now_at_most_gpu_hours is not None:
+        return f"at most {one.now_at_most_gpu_hours:.1f}"
+    return "not known"
+
+
+def _later(one: Choice) -> str:
+    if one.wait_gpu_hours is None or one.next_in_s is None:
+        return "-"
+    when = "within" if one.source is Source.REQUEST or one.lost_s is None else "in about"
+    worst = one.wait_at_worst_gpu_hours
+    said = "" if worst is None else f"; at most {worst:.1f} if it fails before"
+    return f"{one.wait_gpu_hours:.1f} {when} {span(one.next_in_s)}{said}"
 
 
 def _pod_rows(pods: Sequence[PodShown]) -> Iterable[tuple[str, ...]]:

@@ -1,17 +1,23 @@
 """The pods of a node, and what a drain would do to each and cost: for `gpuwarden plan`. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from daemon.commands.around import Look
+from detectors.findings import GpuState, Verdict
+from remediation.contract import Asking, asking_of
 from remediation.disruption import Passage, passages
 from remediation.drain import Fate, PodFate, drain, fates
-from remediation.jobs import by_job
+from remediation.gangs import Gang, gangs_on, standing_of
+from remediation.jobs import by_job, restarted_whole
+from remediation.lost_work import Choice, Resume, weigh
 from remediation.moving import drain_started, going, gpu_hours
 from remediation.objects import PodView
 from remediation.scene import Scene
 from remediation.workloads import endings, is_training, root_of
+from rules.vocabulary import Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,14 @@ class AtStake:
     gpus: int
     gpu_hours: float
     jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LostWork:
+    """What acting now costs the jobs that train on the node, against waiting for the next checkpoint of each."""
+
+    resume: Resume
+    jobs: tuple[Choice, ...]
 
 
 def pod_fates(look: Look) -> tuple[PodFate, ...]:
@@ -90,6 +104,42 @@ def at_stake(look: Look, told: Sequence[PodFate]) -> AtStake:
         gpu_hours=round(gpu_hours(training, look.now), 3),
         jobs=tuple(sorted({_owner(pod, look.scene) for pod in training})),
     )
+
+
+def lost_work(look: Look, verdicts: Iterable[Verdict], resume: Resume) -> LostWork:
+    """The choice for each job with training on the node, by what is known now; its metrics are not asked."""
+    scene = look.scene
+    failed = _failed(look, verdicts)
+    sizes = {name: node.gpus for name, node in scene.fleet.nodes.items()}
+    return LostWork(
+        resume,
+        tuple(
+            weigh(
+                gang, standing_of(gang, failed, sizes), resume, look.now, asking=_asking(gang, look),
+                measured=scene.measured.get(gang.root.uid) if gang.root is not None else None,
+            )
+            for gang in gangs_on(look.node.name, scene.pods_by_node, scene.workloads)
+        ),
+    )  # fmt: skip
+
+
+def _failed(look: Look, verdicts: Iterable[Verdict]) -> Counter[str]:
+    """How many GPUs of each node have failed, by a fact that is open: they compute for nobody."""
+    facts = [one for one in look.incidents if one.tier is Tier.FACT]
+    named = {gpu for one in facts for gpu in one.gpu_uuids}
+    whole = {node for one in facts if not one.gpu_uuids for node in one.nodes}
+    gone = {
+        (one.node, one.gpu)
+        for one in verdicts
+        if one.state is GpuState.FAILED and (one.gpu in named or one.node in whole)
+    }
+    return Counter(node for node, _ in gone)
+
+
+def _asking(gang: Gang, look: Look) -> Asking | None:
+    """How the job is asked for a checkpoint; None where it is not, since it isn't restarted as a whole."""
+    found = restarted_whole(gang.pods[0], look.scene.workloads, look.policy.restart)
+    return None if found is None else asking_of(found[0], look.policy.restart.request_deadline)
 
 
 def held_up(look: Look, told: Sequence[PodFate]) -> str:

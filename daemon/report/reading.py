@@ -44,6 +44,29 @@ class SignalRow:
 
 
 @dataclass(frozen=True, slots=True)
+class LostWorkRow:
+    """What an incident's jobs lost, as far as the audit knows it: None is not known."""
+
+    stops_work: bool = False
+    jobs: tuple[str, ...] = ()
+    gang_gpus: int | None = None
+    detection_seconds: float | None = None
+    detection_gpu_hours: float | None = None
+    gpu_hours_per_hour_of_interval: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LostWorkSum:
+    """The same over the incidents that would have stopped work; of `unknown` of them nobody knows whose that was."""
+
+    incidents: int
+    unknown: int = 0
+    gang_gpus: int | None = None
+    detection_gpu_hours: float | None = None
+    gpu_hours_per_hour_of_interval: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class IncidentRow:
     """One incident; `closed` is None while it is open at the span's end."""
 
@@ -61,6 +84,7 @@ class IncidentRow:
     why: str = ""
     action: str = ""
     held: bool = False
+    lost_work: LostWorkRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +172,7 @@ class Summary:
     coverage: Coverage = Coverage(None)
     generated_by: str = ""
     mode: str = "observe"
+    lost_work: LostWorkSum | None = None
     recall: dict[str, Recall] | None = None
     lead_seconds: LeadSeconds | None = None
     false_alarms_per_day: FalseAlarms | None = None

@@ -8,7 +8,7 @@ from daemon.report import wording
 from daemon.report.decisions import Ruled
 from daemon.report.model import FleetRow, LogLine, Plot
 from daemon.report.plotting import Drawing, draw_plot
-from daemon.report.reading import IncidentRow, SignalRow
+from daemon.report.reading import IncidentRow, LostWorkRow, SignalRow
 
 MOST_PLOTS = 8
 MOST_SIGNALS = 40
@@ -18,6 +18,7 @@ _SIGNALS_OPEN = 6
 _LOG_LINES_OPEN = 12
 _DECISIONS_OPEN = 3
 _MOST_DECISIONS = 20
+_MOST_JOBS = 4
 
 T = TypeVar("T")
 
@@ -48,6 +49,7 @@ class Section:
     listed: Listed
     gpus: tuple[str, ...]
     nodes: tuple[str, ...]
+    lost: tuple[str, ...]
     decisions: Folded[Ruled]
     drawings: tuple[Drawing, ...]
     cut_plots: int
@@ -107,12 +109,31 @@ def make_section(
         listed,
         incident.gpu_uuids[:MOST_NAMES],
         (incident.nodes or (incident.node,))[:MOST_NAMES],
+        _lost(incident.lost_work) if incident.lost_work is not None else (),
         fold_list(listed.ruled, _DECISIONS_OPEN, _MOST_DECISIONS),
         tuple(draw_plot(plot, f"{listed.anchor}.p{place}", points) for place, plot in enumerate(plots[:MOST_PLOTS])),
         max(len(plots) - MOST_PLOTS, 0),
         fold_list(signals, _SIGNALS_OPEN, MOST_SIGNALS),
         fold_list(log_lines, _LOG_LINES_OPEN, MOST_LOG_LINES),
     )
+
+
+def _lost(lost: LostWorkRow) -> tuple[str, ...]:
+    """An incident's lost work in sentences: whose, and what it comes to as far as an audit can know."""
+    if lost.gang_gpus is None:
+        return ("not known: no metric says whose job ran here",)
+    if not lost.gang_gpus:
+        return ("none: no job ran here",)
+    more = f" and {len(lost.jobs) - _MOST_JOBS} more" if len(lost.jobs) > _MOST_JOBS else ""
+    whose = f"{wording.plural(lost.gang_gpus, 'GPU')} of {', '.join(lost.jobs[:_MOST_JOBS])}{more}"
+    rate = wording.number(lost.gpu_hours_per_hour_of_interval)
+    lines = [whose, f"{rate} GPU-hours for each hour since the last checkpoint, and until the job is back"]
+    if lost.detection_gpu_hours is not None:
+        took = wording.duration(lost.detection_seconds)
+        lines.append(f"{wording.number(lost.detection_gpu_hours)} GPU-hours for the detection, {took}")
+    if not lost.stops_work:
+        lines.append("its plan stops no job, so that is lost only where the job ends by itself")
+    return tuple(lines)
 
 
 def fold_list(items: Sequence[T], at_once: int, most: int) -> Folded[T]:

@@ -1,4 +1,4 @@
-"""The three to five numbers on top of the page. `page` calls `tiles`."""
+"""The four to six numbers on top of the page. `page` calls `tiles`."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from daemon.report import wording
 from daemon.report.decisions import Ruled, would_act
 from daemon.report.model import FleetRow
-from daemon.report.reading import FalseAlarms, IncidentRow, Summary
+from daemon.report.reading import FalseAlarms, IncidentRow, LostWorkSum, Summary
 from remediation.decide import Ruling
 from rules.vocabulary import Tier
 
@@ -27,13 +27,15 @@ class Number:
 def tiles(
     summary: Summary, incidents: Sequence[IncidentRow], ruled: Sequence[Ruled], fleet: Sequence[FleetRow]
 ) -> tuple[Number, ...]:
-    """The tiles; the fifth (false alarms) only where labels were given."""
+    """The tiles; false alarms only where labels were given, lost work only where the report has it."""
     numbers = [
         Number("GPU-days watched", wording.number(summary.gpu_days), _watched(summary, fleet)),
         Number("Incidents", f"{len(incidents):,}", _by_tier(incidents, summary)),
         Number("Would have acted", f"{len(would_act(ruled)):,}", _rulings(ruled)),
         Number("Coverage", wording.percent(summary.coverage.share), _coverage(summary)),
     ]
+    if summary.lost_work is not None:
+        numbers.append(_lost_work(summary.lost_work))
     if summary.false_alarms_per_day is not None:
         numbers.append(_false_alarms(summary.false_alarms_per_day, summary.precision))
     return tuple(numbers)
@@ -72,6 +74,20 @@ def _coverage(summary: Summary) -> tuple[str, ...]:
     shown = tuple(wording.short(line, 80) for line in detail[:_DETAILS])
     more = (f"and {len(detail) - _DETAILS} more kinds",) if len(detail) > _DETAILS else ()
     return shown + more or ("of signals, GPUs and time",)
+
+
+def _lost_work(lost: LostWorkSum) -> Number:
+    """What is sure (the detection of facts), and what each hour since the last checkpoints adds to it."""
+    stopped = wording.plural(lost.incidents, "incident")
+    if not lost.incidents:
+        return Number("Lost work", "none", ("no incident called for a job's stop",))
+    lines = [f"GPU-hours of detection, in {stopped} that would stop jobs"]
+    if lost.gpu_hours_per_hour_of_interval is not None:
+        rate = wording.number(lost.gpu_hours_per_hour_of_interval)
+        lines.append(f"and {rate} for each hour since their last checkpoints, and until they are back")
+    if lost.unknown:
+        lines.append(f"{wording.plural(lost.unknown, 'incident')} of jobs that no metric names")
+    return Number("Lost work", wording.number(lost.detection_gpu_hours), tuple(lines))
 
 
 def _false_alarms(rate: FalseAlarms, precision: float | None) -> Number:

@@ -205,6 +205,10 @@ def test_a_node_with_every_kind_of_pod_and_nothing_is_changed(site: Site) -> Non
     assert "no pod is moved until a person has decided" in told["held_up"]
     assert told["at_stake"]["jobs"] == ["Job train/llama"]
     assert (told["at_stake"]["pods"], told["at_stake"]["gpus"]) == (1, 2)
+    lost = {one["job"]: one for one in told["lost_work"]["jobs"]}
+    llama = lost["Job train/llama"]
+    assert (llama["gpus"], llama["now_gpu_hours"], llama["cheaper"]) == (2, None, "unknown")
+    assert llama["now_at_most_gpu_hours"] >= 2 * told["lost_work"]["resume"]["seconds"] / 3600
 
 
 def test_the_patch_is_the_one_that_makes_the_node_so(site: Site) -> None:
@@ -330,6 +334,7 @@ def test_the_table_tells_all_of_it(site: Site) -> None:
         "pass leadership: asked as the process that may act", "waits for `gpuwarden approve inc-1`",
         "marks, once all steps may be done (the daemon writes nothing at its next tick)",
         "dry run: 1 of 1 evictions judged by the API server", "at stake: 1 training pods, 8 GPUs, ",
+        "work that a restart loses, in GPU-hours of the whole job", "to resume: 600 s, assumed",
         f"`gpuwarden release {where}` at once",
     ):  # fmt: skip
         assert line in out, line
