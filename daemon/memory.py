@@ -33,6 +33,7 @@ VERDICTS = "verdicts"
 CALM = "verdicts_calm"
 FAULTS = "faults"
 HEARD = "heard"
+CREATED = "node_created"
 
 #: Node, index and PCI address of a GPU, for people who know it by its place.
 Place = tuple[str, str, str]
@@ -45,7 +46,7 @@ class Remembered(msgspec.Struct, frozen=True):
     at: datetime
     source: str
     verdicts: tuple[Verdict, ...]
-    #: by GPU UUID
+    #: by GPU UUID, also of GPUs that are gone and have no verdict
     places: dict[str, Place]
 
 
@@ -91,7 +92,7 @@ class VerdictMemory:
         state = {
             MOMENT: msgspec.json.encode(_Moment(at, source)),
             VERDICTS: msgspec.json.encode(
-                _Told(tuple(told), {v.gpu: places[v.gpu] for v in told if v.gpu in places}),
+                _Told(tuple(told), _gone(places, verdicts) | {v.gpu: places[v.gpu] for v in told if v.gpu in places}),
             ),
         }
         self._pending = None
@@ -121,6 +122,14 @@ class VerdictMemory:
         """The ledger took what `pack` returned last."""
         if self._pending is not None:
             self._written = self._pending
+
+
+def _gone(places: Mapping[str, Place], verdicts: Sequence[Verdict]) -> dict[str, Place]:
+    """Where GPUs sat that are not there any more: what they did is the past of their slots."""
+    if len(places) <= len(verdicts):
+        return {}
+    there = {verdict.gpu for verdict in verdicts}
+    return {gpu: place for gpu, place in places.items() if gpu not in there}
 
 
 def read_verdicts(ledger: Ledger) -> Remembered | None:
@@ -219,6 +228,17 @@ def read_heard(ledger: Ledger) -> Heard:
     """How far the logs were taken in before a restart. Raises LedgerUnavailable, ValueError."""
     blob = ledger.state(HEARD)
     return Heard({} if blob is None else msgspec.json.decode(blob, type=dict[str, Mark]))
+
+
+def pack_created(created: Mapping[str, datetime]) -> bytes:
+    """The state entry that says since when the cluster has each node: another one of an old name is told from it."""
+    return msgspec.json.encode(created)
+
+
+def read_created(ledger: Ledger) -> dict[str, datetime]:
+    """Since when the cluster has each node, as far as anybody has looked. Raises LedgerUnavailable, ValueError."""
+    blob = ledger.state(CREATED)
+    return {} if blob is None else msgspec.json.decode(blob, type=dict[str, datetime])
 
 
 @dataclass(frozen=True, slots=True)

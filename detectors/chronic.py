@@ -17,8 +17,7 @@ from scipy.optimize import isotonic_regression, minimize_scalar
 from scipy.stats import gamma
 
 from detectors.hazard import BUCKETS_DAYS, Bools, Exposure, Floats, Ints, Outage, Record, kind_of
-from rules.restore_schema import ChronicPolicy
-from rules.vocabulary import CauseClass
+from rules.restore_schema import NO_OUTAGE, ChronicPolicy
 
 _DAY_S = 86_400.0
 _SHIPPED = ChronicPolicy()
@@ -47,9 +46,7 @@ class ChronicLimits:
     fade_days: float = _SHIPPED.fade / _DAY_S
     horizon_days: float = 7.0
     memory_days: float = 365.0
-    ignored_causes: frozenset[str] = frozenset(
-        {CauseClass.APPLICATION, CauseClass.JOB, CauseClass.STORAGE, CauseClass.TELEMETRY, CauseClass.MAINTENANCE}
-    )
+    ignored_causes: frozenset[str] = NO_OUTAGE
     typical_rate_per_day: float = 0.004
     typical_strength: float = 0.5
     model_outages: float = 10.0

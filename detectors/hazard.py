@@ -1,8 +1,8 @@
 """When does a thing that came back fail again? Outages of GPUs, nodes and slots, and the hazard since their return.
 
-A thing is named by a key that repairs, renames and restarts leave alone: `gpu:<UUID>`, `node:<UID>`,
-`slot:<node>/<slot>`. What stands before the colon is its kind. `detectors.chronic` scores on top of this, and
-`gpuwarden chronic` prints the table.
+A thing is named by a key that repairs and restarts leave alone: `gpu:<UUID>`, `node:<name>`, `slot:<node>/<slot>`; what
+had a node's name before it was created has another key. What stands before the colon is its kind. `detectors.chronic`
+scores on top of this, and `gpuwarden chronic` prints the table.
 """
 
 import math

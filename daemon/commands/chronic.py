@@ -1,25 +1,27 @@
 """`gpuwarden chronic`: which GPUs, nodes and slots keep failing, and when things of this site fail after a return.
 
 Read from the ledger's incidents: each counts against the things that it was seen on, whatever was reset or repaired
-since. Suspicion counts for nothing, and neither does what hit many nodes at once. Nothing acts by it.
+since. Suspicion counts for nothing, and neither does what hit many nodes at once. It says too what the daemon does by
+it, if anything.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from daemon.commands.output import CommandError, ExitCode, say, settings, show
-from daemon.commands.record import as_values, ended, remembered, require_ledger
+from daemon.commands.record import another_version, as_values, ended, remembered, require_ledger
 from daemon.config import Config
 from daemon.ledger import EntryKind, Ledger, to_jsonable
-from daemon.memory import Place
+from daemon.memory import read_created
+from daemon.outages import exposures_of, outages_of, too_many
 from detectors.chronic import ChronicLimits, ChronicScore, scores
 from detectors.findings import Incident
-from detectors.hazard import Exposure, HazardRow, HazardTable, Outage, hazard_table
+from detectors.hazard import HazardRow, HazardTable, hazard_table, kind_of
+from rules.restore_schema import ChronicPolicy
 from rules.schema import RuleBook
-from rules.vocabulary import Tier
 
 _HEAD = ("THING", "OUTAGES", "LAST RETURN (UTC)", "NEXT WEEK", "x FLEET", "CHANCE", "CHRONIC", "WHY")
 _ROWS = ("SINCE RETURN", "OUTAGES", "DAYS IN SERVICE", "A DAY", "x FLEET", "95 % INTERVAL")
@@ -33,54 +35,49 @@ def chronic(path: Path | None, kind: str, top: int, form: str, *, now: datetime 
 def _chronic(config: Config, rules: RuleBook, kind: str, top: int, form: str, now: datetime) -> int:
     require_ledger(config)
     with Ledger.open(config.ledger.url, now=lambda: now) as ledger:
-        places = remembered(ledger).places
+        known, created = remembered(ledger), _created(ledger)
         begun = next(iter(ledger.entries(kind=EntryKind.RUN_STARTED, limit=1)), None)
         bodies = (one.body for one in ledger.entries(kind=(EntryKind.INCIDENT_OPENED, EntryKind.INCIDENT_CLOSED)))
         incidents = {one.id: one for one in as_values(ledger, bodies, Incident)}
     if begun is None:
         raise CommandError("the ledger holds no run yet", ExitCode.PROBLEMS)
-    outages = [one for one in outages_of(incidents.values(), places) if one.thing.startswith(f"{kind}:")]
-    known = list(exposures_of(places, kind, begun.at))
-    ranked = scores(outages, known, now, ChronicLimits.of(rules.policy.chronic))
-    table = hazard_table(outages, known, (begun.at, max(now, begun.at + timedelta(seconds=1))))
+    every = outages_of(incidents.values(), known.places, created)
+    outages = [one for one in every if kind_of(one.thing) == kind]
+    there = {one.gpu for one in known.verdicts}
+    places = {gpu: place for gpu, place in known.places.items() if gpu in there}
+    things = list(exposures_of(places, kind, begun.at, created))
+    ranked = scores(outages, things, now, ChronicLimits.of(rules.policy.chronic))
+    table = hazard_table(outages, things, (begun.at, max(now, begun.at + timedelta(seconds=1))))
+    acts = _acts(kind, ranked, rules.policy.chronic)
     if form != "table":
-        show({"since": to_jsonable(begun.at), "things": to_jsonable(ranked[:top]), "returns": _as_data(table)}, form)
+        told = {"since": begun.at, "quarantine": rules.policy.chronic.quarantine, "acts": acts, "things": ranked[:top]}
+        show({**{name: to_jsonable(one) for name, one in told.items()}, "returns": _as_data(table)}, form)
         return ExitCode.OK
     failed = [one for one in ranked if one.outages]
     show(None, "table", (_row(one) for one in failed[:top]), _HEAD)
+    say(acts)
     say()
-    say(
-        f"since {begun.at:%Y-%m-%d %H:%M} UTC: {len(known)} {kind}s, {len(failed)} with an outage; when they fail again"
-    )
+    count = sum(one.until is None for one in things)
+    say(f"since {begun.at:%Y-%m-%d %H:%M} UTC: {count} {kind}s, {len(failed)} with an outage; when they fail again")
     show(None, "table", _hazard_rows(table), _ROWS)
     return ExitCode.OK
 
 
-def outages_of(incidents: Iterable[Incident], places: Mapping[str, Place]) -> Iterator[Outage]:
-    """Each incident once for every GPU, slot and node that it was seen on."""
-    for one in incidents:
-        if one.tier is Tier.SUSPICION or one.held:
-            continue
-        things = [f"node:{node}" for node in one.nodes]
-        for gpu in one.gpu_uuids:
-            things.append(f"gpu:{gpu}")
-            node, index, _ = places.get(gpu, (one.node, "", ""))
-            if index:
-                things.append(f"slot:{node}/{index}")
-        began = min(one.first_signal_at, one.closed or one.first_signal_at)
-        for thing in things:
-            yield Outage(thing, began, one.closed, one.cause_class.value)
+def _created(ledger: Ledger) -> dict[str, datetime]:
+    try:
+        return read_created(ledger)
+    except ValueError as error:
+        raise another_version(ledger, "nodes", error) from error
 
 
-def exposures_of(places: Mapping[str, Place], kind: str, since: datetime) -> Iterator[Exposure]:
-    """All things of a kind that the daemon knows, also those that never failed."""
-    names = {
-        "gpu": {f"gpu:{gpu}" for gpu in places},
-        "node": {f"node:{node}" for node, _, _ in places.values() if node},
-        "slot": {f"slot:{node}/{index}" for node, index, _ in places.values() if node and index},
-    }
-    for thing in sorted(names[kind]):
-        yield Exposure(thing, since)
+def _acts(kind: str, ranked: Sequence[ChronicScore], policy: ChronicPolicy) -> str:
+    """What the daemon does by these scores."""
+    if kind == "slot":
+        return "nothing is done by the scores of slots"
+    if not policy.quarantine:
+        return "nothing is done by the scores: policy chronic.quarantine is off"
+    said = f"the next outage of a chronic {kind} ends in quarantine for service, where the daemon sees the cluster"
+    return too_many(ranked, policy) or said
 
 
 def _row(one: ChronicScore) -> tuple[str, ...]:
