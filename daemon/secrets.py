@@ -14,3 +14,10 @@ def without_password(url: str) -> str:
     who, _, host = parts.netloc.rpartition("@")
     name, colon, _ = who.partition(":")
     return parts._replace(netloc=f"{name}{colon and ':' + SECRET}@{host}").geturl()
+
+
+def only_host(url: str) -> str:
+    """A webhook's URL as it may be shown: its path and its query let whoever knows them post there, too."""
+    parts = urlsplit(url)
+    rest = f"/{SECRET}" if parts.path.strip("/") or parts.query else ""
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{rest}"
