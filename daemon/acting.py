@@ -13,13 +13,17 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import msgspec
-import numpy as np
 import structlog
 
+from daemon.chronicle import Chronicle
 from daemon.config import Config, KubernetesConfig
 from daemon.journal import BREAKER, BreakerMemory, Journal, read_breaker
 from daemon.ledger import Ledger, LedgerUnavailable
+from daemon.measuring import computing
+from daemon.memory import Place
 from daemon.metrics import Metrics
+from daemon.tickets import TicketDesk
+from detectors.events import KernelEvent
 from detectors.findings import GpuState, Incident, Verdict
 from detectors.snapshot import Snapshot
 from remediation.breaker import BreakerState, heard
@@ -32,6 +36,8 @@ from remediation.contract import CHECKPOINT_METRIC
 from remediation.decide import Decision, advanced, newly_taken, taken_by
 from remediation.limits import Fleet
 from remediation.objects import INCIDENT, NodeView
+from remediation.operations import Operation, passed_resets
+from remediation.operations import wanted as operations_wanted
 from remediation.orders import Orders
 from remediation.people import Said
 from remediation.release import to_probation
@@ -39,7 +45,7 @@ from remediation.restoring import Stage
 from remediation.scene import Scene
 from remediation.wish import Condition, NodeWish, carried_out, condition_of, wishes
 from rules.schema import Policy
-from rules.vocabulary import Action
+from rules.vocabulary import Action, EventKind
 
 log = structlog.get_logger()
 
@@ -81,6 +87,7 @@ def scene_of(
         leads=True,
         leader=_LEADS,
         history=journal.history(),
+        operations=tuple(journal.operations().values()),
         breaker=breaker.state,
         taken=breaker.taken,
         said=journal.said,
@@ -99,13 +106,14 @@ class Acting:
 
     def __init__(self, config: Config, policy: Policy, ledger: Ledger, metrics: Metrics, cluster: Cluster) -> None:
         where = config.kubernetes or KubernetesConfig()
-        self.modes = config.how_far
+        self.modes = config.how_far.able(policy.operations.enabled)
         self._policy = policy
         self._ledger = ledger
         self._metrics = metrics
         self._cluster = cluster
         self._view = ClusterView(cluster)
         self._journal = Journal(ledger)
+        self._chronicle = Chronicle(ledger, policy.chronic)
         self._breaker = BreakerMemory(BreakerState(), ())
         self._is_recorded = False
         self._ordered: Orders | None = None
@@ -113,11 +121,16 @@ class Acting:
         #: when a node that is wanted out was last seen to answer
         self._answered: dict[str, datetime] = {}
         self._measured: Mapping[str, datetime] = {}
+        self._ended: Mapping[str, datetime] = {}
+        #: resets by our own Jobs, by id: those of this tick, and those that ticks have taken in
+        self._resets: Mapping[str, Operation] = {}
+        self._taken_in: set[str] = set()
         self._term = 0
         self._stop = threading.Event()
         self._election: Election | None = None
         self._executor: Executor | None = None
         self._thread: threading.Thread | None = None
+        self._tickets = TicketDesk(config.tickets if self.modes.acts else None, ledger, metrics, self._may_act)
         if self.modes.acts:
             who = Candidate(where.namespace, where.lease, f"{socket.gethostname()}_{uuid.uuid4()}")
             self._election = Election(cluster, who, policy.lease, steady=_boot_time_s)
@@ -134,6 +147,7 @@ class Acting:
             return
         if self._thread is not None:
             self._thread.start()
+        self._tickets.start()
         if self._executor is not None:
             self._executor.start()
 
@@ -145,6 +159,7 @@ class Acting:
         self._stop.set()
         if self._thread is not None and self._thread.ident is not None:
             self._thread.join()
+        self._tickets.stop()
         self._view.stop()
         self._cluster.close()
 
@@ -182,6 +197,7 @@ class Acting:
         if self._executor is not None:
             self._executor.begin_anew()
         self._journal.read(now - _HISTORY)
+        self._tickets.take_up()
         try:
             self._breaker = read_breaker(self._ledger)
         except ValueError as error:
@@ -203,10 +219,12 @@ class Acting:
         incidents: Sequence[Incident],
         closed: Sequence[Incident] = (),
         measured: Mapping[str, datetime] = {},
+        places: Mapping[str, Place] = {},
     ) -> Scene:
         """What the gates need to know beside telemetry; `closed` are the incidents that have just ended.
 
-        `measured` says, by the UID of a job that names a metric for it, when its last checkpoint was committed.
+        `measured` says, by the UID of a job that names a metric for it, when its last checkpoint was committed;
+        `places` where each GPU sits that was ever seen.
 
         Where the ledger cannot be read, nothing is known, and no gate that needs it passes.
         """
@@ -226,8 +244,10 @@ class Acting:
         leads = self._election is None or self._election.may_act()
         over = scene.over | {incident.id for incident in closed}
         leader = _LEADS if leads else _LEADS_NOT
-        self._measured = measured
-        return replace(scene, breaker=state, leads=leads, leader=leader, over=over, measured=measured)
+        self._measured, self._ended = measured, scene.ended
+        chronic = self._chronicle.look(scene.fleet, incidents, closed, places)
+        told = replace(scene, over=over, measured=measured, chronic=chronic)
+        return replace(told, breaker=state, leads=leads, leader=leader)
 
     def decided(self, at: datetime, scene: Scene, decisions: Sequence[Decision], incidents: Sequence[Incident]) -> None:
         """Count what these decisions take out, for the breaker."""
@@ -252,6 +272,15 @@ class Acting:
         jobs = self._view.workloads()
         return {job.uid: told for job in jobs if (told := job.annotation(CHECKPOINT_METRIC)) and not job.finished}
 
+    def own_events(self) -> tuple[KernelEvent, ...]:
+        """The resets that went well, for incidents that are open still: to a fault they are what a line of a log is.
+
+        The next tick that is carried through has taken them in.
+        """
+        done = passed_resets(self._journal.operations().values(), {one.id for one in self._incidents})
+        self._resets = {name: one for name, one in done.items() if name not in self._taken_in}
+        return tuple(reset_event(one) for one in self._resets.values())
+
     def memory(self) -> dict[str, bytes]:
         """What has to survive a restart, for the ledger's state table."""
         return {BREAKER: msgspec.json.encode(self._breaker)}
@@ -267,6 +296,7 @@ class Acting:
         snapshot: Snapshot | None = None,
     ) -> None:
         """Hand over what is to be done, where the decisions are in the ledger; else stop what goes on."""
+        self._taken_in.update(self._resets)
         recorded = recorded and self._journal.write_waiting()
         if self._executor is None:
             return
@@ -276,6 +306,7 @@ class Acting:
                 orders = replace(orders, computing=computing(snapshot, self._policy.restart.busy_share))
             self._incidents, self._ordered = tuple(incidents), orders
             self._executor.give(orders)
+            self._tickets.give(decisions, incidents, self._journal.history())
         self._is_recorded = recorded
         self._metrics.advance(self._metrics.evictions, "result", self._executor.counts.items())
         for (action, ending), count in self._journal.take_endings().items():
@@ -300,7 +331,7 @@ class Acting:
         releases = {
             one.plan.node: one.plan.incident
             for one in decisions
-            if carried_out(one, self.modes, said) == (Action.RELEASE,)
+            if Action.RELEASE in carried_out(one, self.modes, said)
         }
         wanted = wishes(decisions, incidents, self.modes, said)
         nodes = self._view.nodes()
@@ -317,6 +348,7 @@ class Acting:
             conditions=conditions(nodes, incidents, verdicts),
             standing=frozenset(incident.id for incident in incidents),
             measured=self._measured,
+            operations=operations_wanted(decisions, incidents, self.modes, said, self._ended),
         )
 
     def _with_fence(self, wish: NodeWish, said: Said) -> NodeWish:
@@ -346,19 +378,12 @@ def conditions(
     }
 
 
-def computing(snapshot: Snapshot, busy_share: float) -> frozenset[tuple[str, str]] | None:
-    """Namespace and name of the pods all of whose GPUs are busier than this share; None where nobody knows."""
-    busy = snapshot.gpu.of("gpu_util_percent")
-    if np.isnan(busy).all():
-        return None
-    with np.errstate(invalid="ignore"):
-        works = (busy > 100.0 * busy_share).tolist()
-    all_of: dict[tuple[str, str], bool] = {}
-    for users, is_busy in zip(snapshot.workloads, works, strict=False):
-        for work in users:
-            pod = work.namespace, work.pod
-            all_of[pod] = all_of.get(pod, True) and is_busy
-    return frozenset(pod for pod, is_busy in all_of.items() if is_busy)
+def reset_event(done: Operation) -> KernelEvent:
+    """What a reset that one of our Jobs has made is to the fault that it ends."""
+    return KernelEvent(
+        EventKind.GPU_RESET, None, f"reset by {done.id}", at=done.at, gpu_uuid=done.gpus[0], node=done.node,
+        source="operation",
+    )  # fmt: skip
 
 
 def _boot_time_s() -> float:

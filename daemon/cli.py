@@ -169,7 +169,7 @@ def chronic(
 ) -> None:
     """Which GPUs, nodes or slots keep failing, and when things of this site fail again after they came back.
 
-    From the incidents in the ledger; docs/chronic.md says what the score is, and what it is worth. Nothing acts by it.
+    From the incidents in the ledger; docs/chronic.md says what the score is, what it is worth, and what is done by it.
 
     Example: gpuwarden chronic gpu --top 10
     """

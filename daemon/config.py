@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from remediation.modes import HANDS, Mode, Modes
 from rules.loader import Problem, RuleError, problems_of, read_yaml
 from rules.schema import Seconds, Strict
-from rules.vocabulary import Action
+from rules.vocabulary import OPERATIONS, Action
 
 _MATCHER = re.compile(r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"([^"\\]|\\.)*"')
 
@@ -149,6 +149,33 @@ class KubernetesConfig(Strict):
     parallel: int = Field(default=16, ge=1, le=32)
 
 
+class TicketsConfig(Strict):
+    """Where a ticket is posted about a node that was taken out and that only people can mend."""
+
+    url: str
+    token_file: Path | None = None
+    timeout: Seconds = Field(default=10.0, gt=0, le=60)
+
+    @field_validator("url")
+    @classmethod
+    def _is_http(cls, value: str) -> str:
+        wrong = "expected http://HOST:PORT/PATH or https://…"  # without the value, which may be a secret
+        try:
+            parsed = urlsplit(value)
+            port = parsed.port
+        except ValueError as error:
+            raise ValueError(wrong) from error
+        if parsed.scheme not in ("http", "https") or not parsed.hostname or port == 0:
+            raise ValueError(wrong)
+        return value
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> Self:
+        if self.token_file is not None and "@" in urlsplit(self.url).netloc:
+            raise ValueError("give either token_file or a user in the url: a request has one Authorization header")
+        return self
+
+
 class Config(Strict):
     """The whole of `gpuwarden.yaml`."""
 
@@ -160,6 +187,8 @@ class Config(Strict):
     listen: ListenConfig = ListenConfig()
     #: the cluster that is acted on; without it only Prometheus and logs are read
     kubernetes: KubernetesConfig | None = None
+    #: where people are told about nodes that only they can mend; without it, they are not
+    tickets: TicketsConfig | None = None
     mode: Mode = Mode.OBSERVE
     #: by action, where it is another one than `mode`
     modes: dict[Action, Mode] = {}
@@ -168,10 +197,11 @@ class Config(Strict):
     @field_validator("modes")
     @classmethod
     def _have_hands(cls, value: dict[Action, Mode]) -> dict[Action, Mode]:
-        strange = sorted(action for action, mode in value.items() if action not in HANDS and mode is not Mode.OBSERVE)
+        known = HANDS.union(OPERATIONS, (Action.CHECKPOINT,))
+        strange = sorted(action for action, mode in value.items() if action not in known and mode is not Mode.OBSERVE)
         if strange:
             raise ValueError(
-                f"nothing carries out {', '.join(strange)} yet; only {', '.join(sorted(HANDS))} have a mode"
+                f"nothing carries out {', '.join(strange)} yet; only {', '.join(sorted(known))} have a mode"
             )
         return value
 
@@ -220,9 +250,13 @@ def load_config(path: Path | None) -> Config:
     cluster = config.kubernetes
     if cluster is not None and cluster.kubeconfig is not None:
         cluster = cluster.model_copy(update={"kubeconfig": base / cluster.kubeconfig})
+    tickets = config.tickets
+    if tickets is not None and tickets.token_file is not None:
+        tickets = tickets.model_copy(update={"token_file": base / tickets.token_file})
     return config.model_copy(
         update={
             "kubernetes": cluster,
+            "tickets": tickets,
             "rules": tuple(base / extra for extra in config.rules),
             "kernel_logs": tuple(log.model_copy(update={"path": base / log.path}) for log in config.kernel_logs),
             "prometheus": asked.model_copy(

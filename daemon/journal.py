@@ -16,6 +16,7 @@ import structlog
 from daemon.ledger import Entry, EntryError, EntryKind, Ledger, LedgerUnavailable, decode_body, encode_body
 from remediation.breaker import BreakerState, TakenOut
 from remediation.limits import Attempt, Ending
+from remediation.operations import Operation, Result
 from remediation.people import Said, Saying
 from remediation.record import RecordUnavailable
 from remediation.restoring import Restart, Stage
@@ -69,17 +70,19 @@ class Journal:
         self._in_order: tuple[Attempt, ...] | None = None
         self._restarts: dict[str, Restart] = {}
         self._restarted: list[Restart] = []
+        self._operations: dict[str, Operation] = {}
         #: the newest number of each attempt in the ledger, for the incidents that were asked about
         self._numbers: dict[str, dict[Thing, int]] = {}
 
     def read(self, since: datetime) -> None:
         """Take up the attempts since then, and all that people have said. Raises LedgerUnavailable."""
-        kinds = (EntryKind.ATTEMPT, EntryKind.OUTCOME, EntryKind.RESTART)
+        kinds = (EntryKind.ATTEMPT, EntryKind.OUTCOME, EntryKind.RESTART, EntryKind.OPERATION)
         entries = list(self._ledger.entries(kind=kinds, since=since))
         with self._lock:
             self._attempts.clear()
             self._numbers.clear()
             self._restarts.clear()
+            self._operations.clear()
             self._in_order = None
             for entry in entries:
                 self._take(entry)
@@ -189,6 +192,20 @@ class Journal:
             told = log.warning if one.stage is Stage.FAILED else log.info
             told("restart", id=one.id, job=str(one.job), stage=one.stage.value, level=one.level, detail=one.detail)
 
+    def operations(self) -> dict[str, Operation]:
+        """The work on nodes themselves that is known, by id, as it was written last."""
+        with self._lock:
+            return dict(self._operations)
+
+    def note_operation(self, operation: Operation) -> None:
+        """Write how far it has come. Raises RecordUnavailable."""
+        with self._lock:
+            self._append([operation_entry(operation)])
+            self._operations[operation.id] = operation
+        told = log.info if operation.is_open or operation.result is Result.PASSED else log.warning
+        result = operation.result.value if operation.result is not None else "under way"
+        told("operation", id=operation.id, node=operation.node, result=result, detail=operation.detail)
+
     def say(self, sayings: Sequence[Saying]) -> None:
         """Write what somebody said; it counts from the next `listen` on. Raises RecordUnavailable."""
         with self._lock:
@@ -267,6 +284,10 @@ class Journal:
                 restart = decode_body(entry.body, Restart)
                 self._restarts[restart.id] = restart
                 return
+            if entry.kind is EntryKind.OPERATION:
+                operation = decode_body(entry.body, Operation)
+                self._operations[operation.id] = operation
+                return
             if entry.kind is EntryKind.ATTEMPT:
                 begun = decode_body(entry.body, Written)
                 one = Attempt(entry.at, begun.incident, begun.node, begun.action, Ending.PENDING)
@@ -291,6 +312,13 @@ def restart_entry(restart: Restart) -> Entry:
     """How far a restart has come, as an entry of the ledger."""
     key = f"restart/{restart.id}/{restart.stage}/{restart.level}/{restart.at.isoformat()}"
     return Entry(EntryKind.RESTART, restart.at, encode_body(restart), restart.incident, restart.node, None, key)
+
+
+def operation_entry(operation: Operation) -> Entry:
+    """How far work on a node has come, as an entry of the ledger."""
+    key = f"operation/{operation.id}/{operation.created}/{operation.result}"
+    body = encode_body(operation)
+    return Entry(EntryKind.OPERATION, operation.at, body, operation.incident, operation.node, None, key)
 
 
 def _entry(attempt: Attempt, number: int) -> Entry:

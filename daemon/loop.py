@@ -34,7 +34,7 @@ from detectors.engine import Detection, Engine
 from detectors.events import KernelEvent
 from detectors.findings import Verdict
 from detectors.snapshot import Snapshot, SourceState
-from detectors.verdict import one_a_gpu, unknown_since
+from detectors.verdict import one_a_gpu, still_there, unknown_since
 from remediation.decide import Decision, decide
 from rules.schema import RuleBook
 
@@ -97,7 +97,7 @@ class Loop:
     ) -> None:
         self._config = config
         self._acting = acting
-        self._rules = rules
+        self._rules, self._modes = rules, config.how_far.able(rules.policy.operations.enabled)
         self._ledger = ledger
         self._clock = clock
         self._started_at = clock()
@@ -263,7 +263,7 @@ class Loop:
         at = utc(self._times.next(now, self._clock))
         began_s = time.perf_counter()
         self._hearing.listen(utc(self._clock()), self._pull.boot_at)
-        self._in_hand = self._hearing.take(at)
+        self._in_hand = (*self._hearing.take(at), *(self._acting.own_events() if self._acting is not None else ()))
         with self.metrics.tick_seconds.labels("detect").time():
             tick = self._seeing(at, known) if known.sees else self._unseeing(at, known.state)
         if self._is_deposed():
@@ -318,10 +318,10 @@ class Loop:
         self._in_hand = ()
         detection = self.engine.step(snapshot)
         acting, ended = self._acting, detection.closed
-        scene = acting.scene(at, detection.incidents, ended, known.measured) if acting is not None else None
+        scene = acting.scene(at, detection.incidents, ended, known.measured, self._places) if acting else None
         decisions = decide(
-            detection.incidents, snapshot, detection.verdicts, self._rules.policy,
-            now=at, modes=self._config.how_far, ledger_writable=self._recorder.writable, scene=scene,
+            detection.incidents, snapshot, still_there(detection.verdicts, snapshot), self._rules.policy,
+            now=at, modes=self._modes, ledger_writable=self._recorder.writable, scene=scene,
         )  # fmt: skip
         if acting is not None and scene is not None:
             acting.decided(at, scene, decisions, detection.incidents)

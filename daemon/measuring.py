@@ -1,4 +1,4 @@
-"""When jobs last committed a checkpoint, for those that name a metric for it instead of writing the time themselves.
+"""What metrics say of jobs: when they last committed a checkpoint, where they name a metric for it, and who computes.
 
 The expression is the job's own (`gpuwarden.io/checkpoint-metric`): it is asked as it stands, once a poll, with the
 poll's own time-out, and of no more than a few jobs. What cannot be asked, or is no time, is not known.
@@ -14,6 +14,7 @@ import structlog
 
 from daemon.ingest.decode import PrometheusError, decode
 from daemon.prometheus import Prometheus
+from detectors.snapshot import Snapshot
 
 log = structlog.get_logger()
 
@@ -39,3 +40,18 @@ def measured(client: Prometheus, wanted: Mapping[str, str], now: float, errors: 
         else:
             errors["checkpoint_metric"] += 1
     return found
+
+
+def computing(snapshot: Snapshot, busy_share: float) -> frozenset[tuple[str, str]] | None:
+    """Namespace and name of the pods all of whose GPUs are busier than this share; None where nobody knows."""
+    busy = snapshot.gpu.of("gpu_util_percent")
+    if np.isnan(busy).all():
+        return None
+    with np.errstate(invalid="ignore"):
+        works = (busy > 100.0 * busy_share).tolist()
+    all_of: dict[tuple[str, str], bool] = {}
+    for users, is_busy in zip(snapshot.workloads, works, strict=False):
+        for work in users:
+            pod = work.namespace, work.pod
+            all_of[pod] = all_of.get(pod, True) and is_busy
+    return frozenset(pod for pod, is_busy in all_of.items() if is_busy)

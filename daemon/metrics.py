@@ -15,6 +15,8 @@ from detectors.findings import GpuState, Incident, Verdict
 
 #: How a tick can end. All are exported from the start, so that a rate over them never lacks its first step.
 OUTCOMES = ("ok", "partial", "blind", "crashed")
+#: How a try to post a ticket can end.
+TRIES = ("sent", "refused", "retried")
 
 
 class FleetCollector(Collector):
@@ -120,6 +122,12 @@ class Metrics:
             ("cause_class", "level"), registry=registry,
             buckets=(60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, float("inf")),
         )  # fmt: skip
+        self.tickets = Counter(
+            "gpuwarden_tickets_total", f"Tries to post a ticket, by result: {', '.join(TRIES)}.", ("result",),
+            registry=registry,
+        )  # fmt: skip
+        for result in TRIES:
+            self.tickets.labels(result)
         self.breaker_open = Gauge(
             "gpuwarden_breaker_open", "1 while the circuit breaker holds everything back.", registry=registry
         )

@@ -106,9 +106,9 @@ class FaultBook:
                 self._secondary.mark(event)
                 self._map.loaded(event.node, event.driver_version)
                 self._close(event.node, Boundary.DRIVER_RELOAD, at)
-            case EventKind.GPU_RESET if event.pci:
+            case EventKind.GPU_RESET if event.pci or event.gpu_uuid:
                 if reset_phase(event.text) not in (ResetPhase.BEGIN, ResetPhase.FAILED):
-                    self._close(event.node, Boundary.GPU_RESET, at, event.pci)
+                    self._close(event.node, Boundary.GPU_RESET, at, event.pci, gpu=event.gpu_uuid or "")
             case _:
                 pass
 

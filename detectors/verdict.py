@@ -225,6 +225,12 @@ def share_unknown(verdicts: Sequence[Verdict]) -> float:
 _GRAVITY = {GpuState.UNKNOWN: 0, GpuState.HEALTHY: 1, GpuState.DEGRADED: 2, GpuState.FAILING: 3, GpuState.FAILED: 4}
 
 
+def still_there(verdicts: Sequence[Verdict], snapshot: Snapshot) -> Sequence[Verdict]:
+    """Without the rows of GPUs that others have replaced: nobody waits for those to be seen again."""
+    gone = {old for old, _ in snapshot.replaced}
+    return [verdict for verdict in verdicts if verdict.gpu not in gone] if gone else verdicts
+
+
 def one_a_gpu(verdicts: Sequence[Verdict], snapshot: Snapshot) -> tuple[Verdict, ...]:
     """One verdict a GPU: MIG instances share their device's, and a GPU that another replaced has none any more."""
     gone = {old for old, _ in snapshot.replaced}

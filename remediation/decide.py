@@ -22,10 +22,12 @@ from remediation.gates import GATES, Asked, Circumstances, GateResult, fresh, le
 from remediation.limits import LIMITS, Ending, History, Question
 from remediation.modes import OBSERVE_ALL, Modes
 from remediation.moving import MOVING, Moves, Situation
+from remediation.operations import failed_diagnosis
 from remediation.people import Said, Saying
-from remediation.plan import TAKES_OUT, Plan, Works, plan
+from remediation.plan import NOT_HARDWARE, TAKES_OUT, Plan, Works, plan
 from remediation.release import release_gates, release_plans
 from remediation.scene import Scene
+from rules.restore_schema import NO_OUTAGE
 from rules.schema import Policy
 from rules.vocabulary import Action, CauseClass, FaultAction, IncidentScope, Tier
 
@@ -87,7 +89,9 @@ STOPS = {
     "spare_capacity": Stop(Ruling.WAIT, _MOVING, approvable=True),
     "incident_over": Stop(Ruling.ASK),
     "gpus_well": Stop(Ruling.WAIT),
-    "soak": Stop(Ruling.WAIT),
+    "diagnosed": Stop(Ruling.WAIT, frozenset({Action.RELEASE})),
+    "diagnosis_passed": Stop(Ruling.ASK, frozenset({Action.RELEASE})),
+    "soak": Stop(Ruling.WAIT, frozenset({Action.RELEASE})),
     "service_done": Stop(Ruling.ASK),
 }
 #: Gates that an approval overrules once: it is good for one more try.
@@ -185,14 +189,16 @@ def decide_on(
     history = History.of(scene.history if scene is not None else ())
     free = free_gpus(scene.fleet, scene.pods_by_node) if scene is not None and incidents else {}
     for incident in sorted(incidents, key=lambda i: (i.tier, i.opened, i.id)):
-        asked = Asked(plan(incident, works, policy, service_of(incident, scene)), incident, around, policy)
+        bad = failed_diagnosis(incident.id, incident.nodes, scene.operations) if scene is not None else ""
+        about = proven(incident) if bad else incident
+        wanted = plan(about, works, policy, bad or service_of(incident, scene), proven=bool(bad))
+        asked = Asked(wanted, about, around, policy)
         gates = tuple(gate(asked) for gate in GATES)
-        wanted = asked.plan
         if scene is not None:
             moves = Moves.of(asked, scene, history)
             wanted = _with_pods(wanted, moves)
-            about = Situation(replace(asked, plan=wanted), scene, moves, history, free)
-            gates = _approved((*gates, *_of_scene(about)), scene, incident)
+            here = Situation(replace(asked, plan=wanted), scene, moves, history, free)
+            gates = _approved((*gates, *_of_scene(here)), scene, incident)
         allowed = allowed_by(gates, wanted, policy)
         decisions.append(Decision(around.now, wanted, modes.of(wanted.action).value, ruling_of(gates), gates, allowed))
         happens = allowed if scene is None else modes.would_happen(allowed, scene.said.approved(incident.id))
@@ -200,18 +206,31 @@ def decide_on(
             around = replace(around, wanted_out=around.wanted_out | frozenset(incident.nodes))
             scene = scene and _after(scene, incident, policy, around.now)
     if scene is not None:
-        releases = release_plans(scene, [one.plan for one in decisions], incidents, policy.comeback, around.now)
+        releases = release_plans(scene, [one.plan for one in decisions], incidents, policy, around.now)
         decisions.extend(_release(one, scene, around, verdicts, policy, modes) for one in releases)
     return tuple(decisions)
 
 
+def proven(incident: Incident) -> Incident:
+    """An incident on whose node a diagnosis has found bad hardware: that is a fact, whatever was only suspected."""
+    cause = CauseClass.HARDWARE if incident.cause_class in NOT_HARDWARE else incident.cause_class
+    return replace(incident, tier=Tier.FACT, cause_class=cause)
+
+
 def service_of(incident: Incident, scene: Scene | None) -> str:
     """Why a node of this incident is beyond what a reset mends; "" where none is."""
-    nodes = scene.fleet.nodes if scene is not None else {}
+    if scene is None:
+        return ""
+    counts = incident.tier is not Tier.SUSPICION and not incident.held and incident.cause_class not in NO_OUTAGE
+    things = [("gpu", gpu) for gpu in incident.gpu_uuids] + [("node", name) for name in incident.nodes]
+    for kind, name in things if counts and scene.chronic else ():
+        if why := scene.chronic.get(f"{kind}:{name}"):
+            return f"{kind} {name} is chronic: {why}; a reset is not enough"
     for name in incident.nodes:
-        node = nodes.get(name)
+        node = scene.fleet.nodes.get(name)
         if node is not None and (node.on_probation or node.needs_service):
-            return f"{name} failed within its probation, so a reset is not enough"
+            since = "failed within its probation" if node.on_probation or not scene.chronic else "needs service"
+            return f"{name} {since}, so a reset is not enough"
     return ""
 
 
@@ -293,7 +312,7 @@ def _release(
         ledger(asked),
         leadership(asked, scene),
         cluster_fresh(asked, scene),
-        *release_gates(wanted, scene, verdicts, policy.comeback, around.now),
+        *release_gates(wanted, scene, verdicts, policy, around.now),
     )
     allowed = allowed_by(gates, wanted, policy)
     return Decision(around.now, wanted, modes.of(Action.RELEASE).value, ruling_of(gates), gates, allowed)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from remediation.operations import Wanted
 from remediation.wish import Condition, NodeWish
 
 
@@ -22,6 +23,8 @@ class Orders:
     probations: frozenset[str] = frozenset()
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     standing: frozenset[str] = frozenset()
+    #: the work on nodes themselves that may be done now, in the order of the ladders
+    operations: tuple[Wanted, ...] = ()
     #: namespace and name of the pods whose GPUs compute; None where nobody knows
     computing: frozenset[tuple[str, str]] | None = None
     #: by UID of a job that names a metric for it: when its last checkpoint was committed

@@ -13,14 +13,12 @@ from detectors.findings import Incident
 from detectors.identity import Workload
 from detectors.snapshot import Snapshot
 from rules.schema import ActionPolicy, Policy
-from rules.vocabulary import DISRUPTIVE, Action, CauseClass, Tier
+from rules.vocabulary import DISRUPTIVE, OPERATIONS, Action, CauseClass, Tier
 
 #: Actions that make a node (or a part of it) unavailable until somebody undoes them.
 TAKES_OUT = (DISRUPTIVE - {Action.RESTART_JOB}) | {Action.NO_NEW_WORK}
 #: Whose faults are not the hardware's.
 NOT_HARDWARE = frozenset({CauseClass.APPLICATION, CauseClass.JOB, CauseClass.TELEMETRY})
-#: Actions that end what runs, and wait for its end where nothing has been drained before.
-_RESTARTS = frozenset({Action.RESET_GPU, Action.REBOOT_NODE})
 
 _UNDO = {
     Action.NO_NEW_WORK: "remove the taint",
@@ -128,18 +126,20 @@ def _floor(chosen: ActionPolicy, incident: Incident) -> ActionPolicy:
     return ActionPolicy(ladder=allowed or (Action.WATCH,), reason=f"{chosen.reason}; the evidence allows no more")
 
 
-def plan(incident: Incident, works: Works, policy: Policy, why_service: str = "") -> Plan:
+def plan(incident: Incident, works: Works, policy: Policy, why_service: str = "", *, proven: bool = False) -> Plan:
     """The plan for an open incident at this moment.
 
     `why_service` says why its node is beyond what a reset mends: then whatever would take it out ends in quarantine.
+    Where a diagnosis has `proven` that its hardware is bad, it ends so whatever its signals would lead to.
     """
     chosen = choose(incident, policy)
-    for_service = bool(why_service) and incident.tier is not Tier.SUSPICION and bool(DISRUPTIVE & set(chosen.ladder))
+    takes_out = proven or bool(DISRUPTIVE & set(chosen.ladder))
+    for_service = bool(why_service) and incident.tier is not Tier.SUSPICION and takes_out
     if for_service:
         chosen = _floor(ActionPolicy(ladder=_FOR_SERVICE, reason=f"{chosen.reason}; {why_service}"), incident)
     steps = []
     for index, action in enumerate(chosen.ladder):
-        when_idle = action in _RESTARTS and Action.DRAIN not in chosen.ladder[:index]
+        when_idle = action in OPERATIONS and Action.DRAIN not in chosen.ladder[:index]
         steps.append(Step(action, _UNDO.get(action, "nothing"), when_idle))
     here = {work for node in incident.nodes for work in works.on_node.get(node, ())}
     return Plan(

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from remediation.limits import Attempt, Ending
+from remediation.operations import Operation
 from remediation.people import Said, Saying
 from remediation.restoring import Restart
 
@@ -52,6 +53,18 @@ class Record(Protocol):
 
     def note(self, restarts: Sequence[Restart]) -> None:
         """Write how far these restarts have come, all or none.
+
+        Raises:
+            RecordUnavailable: nothing was written.
+        """
+        ...
+
+    def operations(self) -> Mapping[str, Operation]:
+        """The work on nodes themselves that is known, by id, as it was written last."""
+        ...
+
+    def note_operation(self, operation: Operation) -> None:
+        """Write how far it has come.
 
         Raises:
             RecordUnavailable: nothing was written.

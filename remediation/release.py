@@ -3,8 +3,9 @@
 Pure. Recovery is never held up by a limit, a breaker or a window. It is held up by doubt: a node goes back to work when
 the record says that its incident has ended and each of its GPUs can be judged and is well. A person may say so instead.
 
-It goes back in stages. Once it has soaked, it is put on probation: open to work, with a taint that prefers other nodes.
-When that has gone by without a fault, everything of ours is taken off. What needs service waits for a person's word.
+It goes back in stages. Where policy asks for a diagnosis, it has to pass one. Once it has soaked, it is put on
+probation: open to work, with a taint that prefers other nodes. When that has gone by without a fault, everything of
+ours is taken off. What needs service waits for a person's word.
 """
 
 from collections import defaultdict
@@ -14,18 +15,21 @@ from datetime import datetime, timedelta
 from detectors.findings import GpuState, Incident, Verdict
 from remediation.gates import GateResult
 from remediation.objects import INCIDENT, PROBATION_SINCE, NodeView
+from remediation.operations import Operation, Result, stands, tries
 from remediation.patches import Order, order_of
 from remediation.people import Said
 from remediation.plan import TAKES_OUT, Plan, Step
 from remediation.scene import Scene
+from rules.operation_schema import OperationsPolicy
 from rules.restore_schema import ReturnPolicy
+from rules.schema import Policy
 from rules.vocabulary import Action
 
 _WELL = frozenset({GpuState.HEALTHY, GpuState.DEGRADED})
 
 
 def release_plans(
-    scene: Scene, plans: Iterable[Plan], incidents: Sequence[Incident], policy: ReturnPolicy, now: datetime
+    scene: Scene, plans: Iterable[Plan], incidents: Sequence[Incident], policy: Policy, now: datetime
 ) -> tuple[Plan, ...]:
     """A plan for each node that nothing open keeps out any more, by node name. `plans` are those of `incidents`.
 
@@ -34,19 +38,20 @@ def release_plans(
     still = {incident.id for incident in incidents}
     nodes_of = {incident.id: incident.nodes for incident in incidents}
     kept = {node for plan in plans if plan.does(TAKES_OUT) for node in nodes_of.get(plan.incident, ())}
-    wanted = []
+    wanted, back = [], policy.comeback
     for name, node in sorted(scene.fleet.nodes.items()):
         mark = node.annotation(INCIDENT)
         if not mark or order_of(node) is not Order.NONE:
             continue  # nothing of ours, or a person was faster: see `remediation.patches.forget`
         order = scene.said.given_back(name, mark)
         if order is not None:
-            wanted.append(_plan(node, mark, f"given back by {order.source}"))
+            wanted.append(_plan(node, mark, f"given back by {order.source}"))  # without a diagnosis
         elif mark not in still and name not in kept:
             if not node.on_probation:
-                wanted.append(_plan(node, mark, _ended(node, scene.said, policy)))
-            elif (since := probation_since(node)) is None or now - since >= timedelta(seconds=policy.probation):
-                wanted.append(_plan(node, mark, f"its probation of {policy.probation / 3600:g} h has passed"))
+                first = (_DIAGNOSE,) if _needs_diagnosis(node, policy.operations) else ()
+                wanted.append(_plan(node, mark, _ended(node, scene.said, back), first))
+            elif (since := probation_since(node)) is None or now - since >= timedelta(seconds=back.probation):
+                wanted.append(_plan(node, mark, f"its probation of {back.probation / 3600:g} h has passed"))
     return tuple(wanted)
 
 
@@ -69,20 +74,29 @@ def _ended(node: NodeView, said: Said, policy: ReturnPolicy) -> str:
     return f"its incident has ended{then}"
 
 
-def _plan(node: NodeView, incident: str, reason: str) -> Plan:
+_DIAGNOSE = Step(Action.DIAGNOSE, "nothing to undo", when_idle=True)
+
+
+def _plan(node: NodeView, incident: str, reason: str, first: tuple[Step, ...] = ()) -> Plan:
     step = Step(Action.RELEASE, "the next fault takes it out again")
-    return Plan(incident, node.name, "", Action.RELEASE, (step,), (), (), reason)
+    return Plan(incident, node.name, "", Action.RELEASE, (*first, step), (), (), reason)
+
+
+def _needs_diagnosis(node: NodeView, policy: OperationsPolicy) -> bool:
+    """Whether a node whose incident is over is diagnosed before it soaks; what waits for service is a person's."""
+    return policy.diagnose.enabled and policy.diagnose_before_return and not (node.on_probation or node.needs_service)
 
 
 def release_gates(
-    plan: Plan, scene: Scene, verdicts: Sequence[Verdict], policy: ReturnPolicy, now: datetime
+    plan: Plan, scene: Scene, verdicts: Sequence[Verdict], policy: Policy, now: datetime
 ) -> tuple[GateResult, ...]:
     """The gates that only a release has to pass."""
     ordered = scene.said.given_back(plan.node, plan.incident) is not None
     return (
         _incident_over(plan, scene, ordered=ordered),
         _gpus_well(plan, verdicts, ordered=ordered),
-        _soaked(plan, scene, policy, now, ordered=ordered),
+        *_diagnosed(plan, scene, policy.operations),
+        _soaked(plan, scene, policy.comeback, now, ordered=ordered),
         _serviced(plan, scene, ordered=ordered),
         _not_held(plan, scene.said, now),
     )
@@ -96,9 +110,43 @@ def _soaked(plan: Plan, scene: Scene, policy: ReturnPolicy, now: datetime, *, or
     ended_at = scene.ended.get(plan.incident)
     if ended_at is None:
         return GateResult("soak", passed=False, reason=f"when {plan.incident} ended is not known yet")
-    quiet_s = (now - ended_at).total_seconds()
-    said = f"its incident ended {quiet_s:.0f} s ago; it soaks for {policy.soak:.0f} s"
+    last = _last_diagnosis(plan, scene) if plan.does((Action.DIAGNOSE,)) else None
+    since, what = (last.at, "diagnosis") if last is not None and last.at > ended_at else (ended_at, "incident")
+    quiet_s = (now - since).total_seconds()
+    said = f"its {what} ended {quiet_s:.0f} s ago; it soaks for {policy.soak:.0f} s"
     return GateResult("soak", passed=quiet_s >= policy.soak, reason=said)
+
+
+def _diagnosed(plan: Plan, scene: Scene, policy: OperationsPolicy) -> tuple[GateResult, GateResult]:
+    """It has passed its diagnosis; one that failed, or cannot be made, needs a person."""
+    if not plan.does((Action.DIAGNOSE,)):
+        return _both("no diagnosis is asked for", done=True)
+    before = _diagnoses(plan, scene)
+    last = before[-1] if before else None
+    if last is None or not stands(before, policy.diagnose):
+        waits = "it waits for its diagnosis" if last is None else f"its diagnosis {last.id}: {last.detail}"
+        return _both(waits, done=last is not None and last.result is Result.PASSED)
+    said = f"its diagnosis {last.id} {last.result}: {last.detail}"
+    if last.result is Result.PASSED:
+        return _both(said, done=True)
+    then = f"; once it is mended, `gpuwarden release {plan.node} --why ...` gives it back"
+    return _both(said + then, done=True, good=False)
+
+
+def _both(reason: str, *, done: bool, good: bool = True) -> tuple[GateResult, GateResult]:
+    return GateResult("diagnosed", done, reason), GateResult("diagnosis_passed", good, reason)
+
+
+def _diagnoses(plan: Plan, scene: Scene) -> list[Operation]:
+    """Those that were begun once its incident had ended: what was found before is no news of now."""
+    ended_at = scene.ended.get(plan.incident)
+    made = tries(scene.operations, plan.incident, plan.node, Action.DIAGNOSE)
+    return [one for one in made if ended_at is not None and one.began_at >= ended_at]
+
+
+def _last_diagnosis(plan: Plan, scene: Scene) -> Operation | None:
+    made = _diagnoses(plan, scene)
+    return made[-1] if made and not made[-1].is_open else None
 
 
 def _serviced(plan: Plan, scene: Scene, *, ordered: bool) -> GateResult:

@@ -11,6 +11,7 @@ from datetime import datetime
 from remediation.breaker import BreakerState, TakenOut
 from remediation.limits import Attempt, Fleet
 from remediation.objects import PdbView, PodView, WorkloadView
+from remediation.operations import Operation
 from remediation.people import Said
 
 
@@ -22,7 +23,8 @@ class Scene:
     API server's last sign of life. `history` holds the attempts, `taken` the nodes that were decided to be taken out,
     for the breaker. `over` are the incidents of our marks of which the record says that they have ended, `ended` says
     when. `unread_kinds` are kinds of workloads that this identity may not read. `measured` says when a job's last
-    checkpoint was committed, by the job's UID, where it names a metric for that.
+    checkpoint was committed, by the job's UID, where it names a metric for that. `operations` are all that are known.
+    `chronic` says of GPUs and nodes (`gpu:<UUID>`, `node:<name>`) of open incidents why they are chronic.
     """
 
     fleet: Fleet
@@ -40,3 +42,5 @@ class Scene:
     over: frozenset[str] = frozenset()
     ended: Mapping[str, datetime] = field(default_factory=dict)
     measured: Mapping[str, datetime] = field(default_factory=dict)
+    operations: tuple[Operation, ...] = ()
+    chronic: Mapping[str, str] = field(default_factory=dict)

@@ -19,6 +19,8 @@ from pydantic_core import ErrorDetails
 from rules.schema import Pack, RuleBook
 
 PACKS = Path(__file__).parent / "packs"
+#: A site's own pod template replaces the shipped one: half of each would run what nobody wrote.
+_WHOLE = frozenset({"template"})
 _HEADER = ("version", "name", "owner", "source")
 
 
@@ -126,7 +128,10 @@ def _merge(base: dict[Any, Any], extra: Mapping[Any, Any]) -> dict[Any, Any]:
     merged = dict(base)
     for key, value in extra.items():
         mine = merged.get(key)
-        merged[key] = _merge(mine, value) if isinstance(mine, dict) and isinstance(value, Mapping) else value
+        if isinstance(mine, dict) and isinstance(value, Mapping) and key not in _WHOLE:
+            merged[key] = _merge(mine, value)
+        else:
+            merged[key] = value
     return merged
 
 

@@ -2,11 +2,13 @@
 
 import re
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from rules.base import Seconds, Strict
+from rules.operation_schema import OperationsPolicy
 from rules.restore_schema import ChronicPolicy, RestartPolicy, ReturnPolicy
 from rules.vocabulary import Action, CauseClass, FaultAction
 
@@ -253,8 +255,18 @@ class Policy(Strict):
     restart: RestartPolicy = RestartPolicy()
     comeback: ReturnPolicy = ReturnPolicy()
     chronic: ChronicPolicy = ChronicPolicy()
+    operations: OperationsPolicy = OperationsPolicy()
     #: keyed by cause class, then by what is known: fact, trend or suspicion
     actions: dict[CauseClass, dict[Literal["fact", "trend", "suspicion"], ActionPolicy]] = {}
     #: keyed by what the fault itself asks for; used for facts, and for trends, where `actions` says nothing
     by_fault_action: dict[FaultAction, ActionPolicy] = {}
     by_trend_action: dict[FaultAction, ActionPolicy] = {}
+
+    @model_validator(mode="after")
+    def _leaves_operations(self) -> Self:
+        where = self.operations.namespace
+        if self.operations.enabled and not any(fnmatchcase(where, left) for left in self.drain.leave_namespaces):
+            raise ValueError(
+                f"a drain would move the pods of operations.namespace {where}; add it to drain.leave_namespaces"
+            )
+        return self

@@ -5,6 +5,12 @@ from typing import Literal
 from pydantic import Field
 
 from rules.base import Seconds, Strict
+from rules.vocabulary import CauseClass
+
+#: Causes that say nothing about the hardware: an incident of one is no outage, and no reason to call a thing chronic.
+NO_OUTAGE = frozenset(
+    {CauseClass.APPLICATION, CauseClass.JOB, CauseClass.STORAGE, CauseClass.TELEMETRY, CauseClass.MAINTENANCE}
+)
 
 
 class RestartPolicy(Strict):
@@ -26,6 +32,8 @@ class RestartPolicy(Strict):
     ready_within: Seconds = Field(default=1800.0, gt=0)
     running_within: Seconds = Field(default=1800.0, gt=0)
     progress_within: Seconds = Field(default=3600.0, gt=0)
+    #: from a job's stop until it computes again: assumed where no restart in the ledger says, and only told to people
+    typical_resume: Seconds = 600.0
     #: a GPU that works for a job is busier than this, as a share; loading a checkpoint looks idle
     busy_share: float = Field(default=0.05, ge=0, lt=1)
 
@@ -53,3 +61,7 @@ class ChronicPolicy(Strict):
     min_outages: int = Field(default=2, ge=1)
     #: the weight of an outage falls to a third in this time after the return
     fade: Seconds = Field(default=1_209_600.0, gt=0)
+    #: a new outage of a chronic GPU or node ends in quarantine for service; off, since no score of past outages is sure
+    quarantine: bool = False
+    #: where more of one kind is chronic at once, the yardstick is wrong or the cause is common: nothing is done by it
+    max_share: float = Field(default=0.05, gt=0, le=1)

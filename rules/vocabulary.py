@@ -83,6 +83,9 @@ DISRUPTIVE = frozenset(
     {Action.CORDON, Action.DRAIN, Action.RESET_GPU, Action.REBOOT_NODE, Action.QUARANTINE, Action.RESTART_JOB}
 )
 
+#: Actions that are work on the node itself, which a Job does there where policy has switched it on.
+OPERATIONS = (Action.DIAGNOSE, Action.RESET_GPU, Action.REBOOT_NODE)
+
 
 class EventKind(StrEnum):
     """What a kernel log record says."""

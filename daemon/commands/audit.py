@@ -35,6 +35,7 @@ from daemon.report.model import Evidence
 from daemon.report.reading import DecisionRow, read_decisions
 from daemon.secrets import without_password
 from detectors.engine import Engine
+from detectors.verdict import still_there
 from remediation.decide import decide
 from rules.base import parse_duration
 from rules.schema import RuleBook
@@ -99,7 +100,7 @@ def _audit(options: AuditOptions, config: Config, rules: RuleBook) -> int:
         for number, snapshot in enumerate(replay.snapshots(), 1):
             detection = engine.step(snapshot)
             decisions = decide(
-                detection.incidents, snapshot, detection.verdicts, rules.policy,
+                detection.incidents, snapshot, still_there(detection.verdicts, snapshot), rules.policy,
                 now=snapshot.at, ledger_writable=True,
             )  # fmt: skip
             tally.take(snapshot, detection, decisions, span.step_s)

@@ -19,6 +19,7 @@ from daemon.commands.record import (
     restarts_of,
     same_node,
     some_of,
+    tickets_of,
     tried,
     what_people_said,
 )
@@ -27,7 +28,9 @@ from daemon.ledger import Body, EntryKind, Ledger, to_jsonable
 from daemon.memory import Remembered, newest_decision
 from detectors.findings import Verdict
 from detectors.verdict import score_of
+from remediation.lost_work import by_incident, lost_in
 from remediation.people import Said, Saying
+from remediation.restoring import Restart
 from rules.schema import RuleBook
 
 #: A part of a UUID has to be this long, or it would name half the fleet.
@@ -52,6 +55,8 @@ def _explain(thing: str, config: Config, rules: RuleBook, form: str, now: dateti
             raise CommandError(_unknown(thing, known), ExitCode.PROBLEMS)
         nodes = {v.node for v in found} | {str(node) for body in (*incidents, *closed) for node in body["nodes"]}
         breaker = breaker_of(ledger)
+        restarts = restarts_of(ledger, nodes, now - HISTORY)
+        opened = _opened(ledger, restarts)
         told = Told(
             now=now,
             known=known,
@@ -60,8 +65,10 @@ def _explain(thing: str, config: Config, rules: RuleBook, form: str, now: dateti
             decisions=tuple(newest_decision(ledger, str(body["id"])) for body in incidents),
             closed=tuple(closed),
             last_decisions=tuple(newest_decision(ledger, str(body["id"])) for body in closed),
+            tickets=tuple(tickets_of(ledger, (str(body["id"]) for body in (*incidents, *closed)))),
             attempts=tuple(tried(ledger, nodes, now - HISTORY)),
-            restarts=tuple(restarts_of(ledger, nodes, now - HISTORY)),
+            restarts=tuple(restarts),
+            lost=tuple(lost_in(one, opened.get(one.incident)) for one in restarts),
             words=_in_force(what_people_said(ledger, now), nodes, (*incidents, *closed), now),
             breaker=breaker.state if breaker is not None else None,
         )
@@ -110,6 +117,14 @@ def _closed(ledger: Ledger, now: datetime) -> list[Body]:
     return list({entry.incident: entry.body for entry in ends}.values())
 
 
+def _opened(ledger: Ledger, restarts: Sequence[Restart]) -> dict[str, datetime]:
+    """When the incidents of these restarts opened."""
+    named = {one.incident for one in restarts}
+    entries = ledger.entries(kind=EntryKind.INCIDENT_OPENED, incident=named) if named else ()
+    told = {str(entry.incident): entry.body.get("opened") for entry in entries}
+    return {incident: datetime.fromisoformat(str(at)) for incident, at in told.items() if at}
+
+
 def _in_force(said: Said, nodes: set[str], incidents: Sequence[Body], now: datetime) -> tuple[Saying, ...]:
     """The last word on each of the incidents, and the holds on the nodes, oldest first."""
     words = {said.last_on(str(body["id"])) for body in incidents} | {said.hold_on(node, now) for node in nodes}
@@ -126,11 +141,19 @@ def _as_data(told: Told, rules: RuleBook) -> dict[str, Any]:
         "incidents": list(told.incidents),
         "decisions": [decision for decision in told.decisions if decision is not None],
         "closed": list(told.closed),
+        "tickets": to_jsonable(told.tickets),
         "attempts": to_jsonable(told.attempts),
-        "restarts": to_jsonable(told.restarts),
+        "restarts": _restarts(told),
+        "lost_work": to_jsonable(by_incident(one for one in told.lost if one is not None)),
         "words": to_jsonable(told.words),
         "breaker": to_jsonable(told.breaker),
     }
+
+
+def _restarts(told: Told) -> list[dict[str, Any]]:
+    """Each restart with what it has lost."""
+    plain: Any = to_jsonable(told.restarts)
+    return [{**restart, "lost_work": to_jsonable(lost)} for restart, lost in zip(plain, told.lost, strict=True)]
 
 
 def _gpu(verdict: Verdict, known: Remembered, rules: RuleBook) -> dict[str, Any]:

@@ -11,12 +11,15 @@ from daemon.memory import Remembered
 from detectors.findings import Signal, Verdict
 from detectors.verdict import counts, score_of
 from remediation.breaker import BreakerState
+from remediation.lost_work import IncidentLoss, Lost, Part, by_incident, span
 from remediation.people import Saying, Word
 from remediation.restoring import LEVELS, Restart
+from remediation.tickets import Filed, TicketState
 from rules.schema import RuleBook
 from rules.vocabulary import CauseClass
 
 _HEAD = ("  SIGNAL", "TIER", "WEIGHT", "VALUE", "LIMIT", "SINCE (UTC)", "WHERE TO LOOK")
+_LOST = ("  JOB", "FOR", "GPUS", "SINCE CHECKPOINT", "DETECTION", "UNTIL STOPPED", "RESTART", "TOTAL")
 _TRIED = ("  BEGUN (UTC)", "NODE", "ACTION", "FOR", "ENDED (UTC)", "HOW", "DETAIL")
 #: Most attempts that are shown to people.
 _SHOWN = 20
@@ -26,8 +29,9 @@ _SHOWN = 20
 class Told:
     """What `explain` has found.
 
-    `decisions` are the newest about each of `incidents`, `last_decisions` those about each of `closed`. `breaker` is
-    None where nothing has looked at a cluster yet.
+    `decisions` are the newest about each of `incidents`, `last_decisions` those about each of `closed`. `lost` is what
+    each of `restarts` has lost, None where it stopped no job. `breaker` is None where nothing has looked at a cluster
+    yet.
     """
 
     now: datetime
@@ -37,8 +41,10 @@ class Told:
     decisions: tuple[Body | None, ...]
     closed: tuple[Body, ...]
     last_decisions: tuple[Body | None, ...]
+    tickets: tuple[Filed, ...]
     attempts: tuple[Tried, ...]
     restarts: tuple[Restart, ...]
+    lost: tuple[Lost | None, ...]
     words: tuple[Saying, ...]
     breaker: BreakerState | None
 
@@ -51,6 +57,7 @@ def print_told(told: Told, rules: RuleBook) -> None:
         say(f"{_what(incident)}, opened {incident['opened']}: {incident['why']}")
         if decision is not None:
             _print_decision(decision)
+        _print_ticket(incident, told.tickets)
     for incident, decision in zip(told.closed, told.last_decisions, strict=True):
         say()
         ending = incident.get("closed_because") or "it was over"
@@ -59,12 +66,23 @@ def print_told(told: Told, rules: RuleBook) -> None:
         if decision is not None:
             plan = decision["plan"]
             say(f"  decided last: {plan['action']} ({decision['ruling']}, mode {decision['mode']}): {plan['reason']}")
+        _print_ticket(incident, told.tickets)
     print_words(told.words)
     print_attempts(told.attempts)
     _print_restarts(told.restarts)
+    _print_lost(told.lost)
     if told.breaker is not None and told.breaker.open_since is not None:
         say()
         say(f"the circuit breaker is open since {moment(told.breaker.open_since)}: {told.breaker.reason}")
+
+
+def _print_ticket(incident: Body, tickets: Iterable[Filed]) -> None:
+    """How far the ticket about an incident has come, where there is one."""
+    for one in tickets:
+        if one.ticket.id == incident["id"] and one.state is TicketState.WANTED:
+            say(f"  ticket: wanted since {moment(one.at)}, not answered yet")
+        elif one.ticket.id == incident["id"]:
+            say(f"  ticket: {one.state} {moment(one.at)}: {one.detail}")
 
 
 def print_words(words: Sequence[Saying]) -> None:
@@ -96,11 +114,36 @@ def _print_restarts(restarts: Sequence[Restart]) -> None:
     for one in restarts:
         took = "-" if one.recovery_s is None else f"{one.recovery_s:.0f} s"
         reached = f"L{one.level} {LEVELS[one.level]}" if one.reached else "-"
-        lost = "-" if one.lost_gpu_hours is None else f"{one.lost_gpu_hours:.1f} GPU-h"
-        rows.append(
-            (f"  {moment(one.at)}", str(one.job), one.incident, one.stage.value, reached, took, lost, one.detail)
-        )
-    show(None, "table", rows, ("  AS OF", "JOB", "FOR", "STAGE", "REACHED", "AFTER THE FAULT", "LOST", "DETAIL"))
+        rows.append((f"  {moment(one.at)}", str(one.job), one.incident, one.stage.value, reached, took, one.detail))
+    show(None, "table", rows, ("  AS OF", "JOB", "FOR", "STAGE", "REACHED", "AFTER THE FAULT", "DETAIL"))
+
+
+def _print_lost(every: Sequence[Lost | None]) -> None:
+    """What these restarts have lost, part by part, and each incident with several of them together."""
+    several = [one for one in every if one is not None]
+    if not several:
+        return
+    say()
+    say("work lost, in GPU-hours of the whole job")
+    rows = [
+        (f"  {one.job}", one.incident, str(one.gpus), *(_part(part) for _, part in one.parts), _total(one))
+        for one in several
+    ]
+    show(None, "table", rows, _LOST)
+    for incident in by_incident(several):
+        if incident.restarts > 1:
+            say(f"  {incident.incident}: {_total(incident)} in {incident.restarts} jobs with {incident.gpus} GPUs")
+
+
+def _part(part: Part) -> str:
+    if part.seconds is None:
+        return "not known"
+    lost = "not known" if part.gpu_hours is None else f"{part.gpu_hours:.1f}"
+    return f"{lost} ({span(part.seconds)})"
+
+
+def _total(one: Lost | IncidentLoss) -> str:
+    return f"at least {one.at_least_gpu_hours:.1f}" if one.gpu_hours is None else f"{one.gpu_hours:.1f}"
 
 
 def in_words(word: Saying) -> str:

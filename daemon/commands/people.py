@@ -49,6 +49,7 @@ def _approve(desk: Desk, thing: str) -> int:
     overrules = [gate for gate in failed if _may_overrule(gate)]
     stops = [gate for gate in failed if not _may_overrule(gate)]
     steps = tuple(step.action for step in decision.plan.steps)
+    done_by_us = HANDS | _LOOKS | desk.policy.operations.enabled
     # What an earlier approval has overruled shows as passed, and has to stay so.
     still = [gate.name for gate in decision.gates if gate.passed and _OVERRULED in gate.reason]
     gates = tuple(gate.name for gate in decision.gates if not gate.passed or gate.name in still)
@@ -57,7 +58,7 @@ def _approve(desk: Desk, thing: str) -> int:
         f"{decision.plan.action} on {decision.plan.node}: {decision.plan.reason}",
         *(f"overrules {gate.name}: {gate.reason}" for gate in overrules),
         *(f"still stops it, {gate.name} ({_leads_to(gate)}): {gate.reason}" for gate in stops),
-        *(f"nobody carries out {action} yet: it is up to you" for action in steps if action not in HANDS | _LOOKS),
+        *(f"nobody carries out {action} here: it is up to you" for action in steps if action not in done_by_us),
         *_contradicts(desk, name),
     ]
     if decision.plan.affected:

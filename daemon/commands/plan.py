@@ -7,7 +7,7 @@ act would, and has the API server judge each eviction in a dry run.
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,10 +26,11 @@ from daemon.commands.record import (
     node_called,
     remembered,
     require_ledger,
+    restarts_of,
     same_node,
     some_of,
 )
-from daemon.commands.stakes import at_stake, held_up, pod_fates, pods_shown
+from daemon.commands.stakes import at_stake, held_up, lost_work, pod_fates, pods_shown
 from daemon.config import Config, KubernetesConfig
 from daemon.journal import BreakerMemory, Journal
 from daemon.ledger import Ledger
@@ -46,6 +47,8 @@ from remediation.cluster.view import ClusterSnapshot, ClusterView
 from remediation.decide import Decision, advanced, decide_on
 from remediation.drain import PodFate
 from remediation.gates import GateResult
+from remediation.lost_work import Resume, resume_of
+from remediation.modes import Modes
 from remediation.objects import NodeView
 from remediation.scene import Scene
 from rules.schema import Policy, RuleBook
@@ -54,6 +57,8 @@ T = TypeVar("T")
 
 #: How long the first list of the cluster may take.
 _FIRST_LIST_S = 30.0
+#: How long a job takes to resume is told by the restarts of so long.
+_RESUMED_WITHIN = timedelta(days=30)
 #: Only a refusal of RBAC names the resource that was to be created.
 _MAY_NOT_EVICT = 'cannot create resource "pods/eviction"'
 _LEADER = "asked as the process that may act"
@@ -70,6 +75,7 @@ class _Record:
     journal: Journal
     breaker: BreakerMemory
     mode_of_daemon: str
+    resume: Resume
 
 
 def plan(thing: str, path: Path | None, form: str, *, dry_run: bool = True) -> int:
@@ -87,15 +93,16 @@ def _plan(thing: str, config: Config, rules: RuleBook, form: str, *, dry_run: bo
     require_ledger(config)
     with closing(_connected(config.kubernetes)) as cluster, progress("looking", _STEPS) as tell:
         with Ledger.open(config.ledger.url, now=lambda: datetime.now(UTC)) as ledger:
-            record = _read(ledger)
+            record = _read(ledger, rules.policy)
             tell(1)
             seen = _snapshot(cluster)
             tell(2)
             node = _live(cluster, _name(thing, seen, record))
-            scene = _scene(seen, record, rules.policy)
+            scene = replace(_scene(seen, record, rules.policy), chronic=_chronic(ledger, seen, record, rules.policy))
         tell(3)
-        decisions = _decisions(seen, record, scene, rules.policy, config)
-        look = Look(node, scene, record.incidents, decisions, rules.policy, config.how_far, seen.as_of)
+        modes = config.how_far.able(rules.policy.operations.enabled)
+        decisions = _decisions(seen, record, scene, rules.policy, modes)
+        look = Look(node, scene, record.incidents, decisions, rules.policy, modes, seen.as_of)
         told = pod_fates(look)
         answers, note = _rehearsed(cluster, config.kubernetes, told, seen) if dry_run else ({}, "not asked for")
         report = _report(look, record, told, answers, note)
@@ -128,6 +135,7 @@ def _report(
         pods=pods_shown(look, told, answers),
         held_up=held_up(look, told),
         at_stake=at_stake(look, told),
+        lost_work=lost_work(look, known.verdicts, record.resume),
         dry_run=note,
         way_back=way_back(look, every, whole),
     )
@@ -136,11 +144,12 @@ def _report(
 # ---------------------------------------------------------------------------------------------------------- the record
 
 
-def _read(ledger: Ledger) -> _Record:
+def _read(ledger: Ledger, policy: Policy) -> _Record:
     incidents = as_values(ledger, ledger.open_incidents(), Incident)
     newest = {one.id: newest_decision(ledger, one.id) for one in incidents}
     journal = Journal(ledger)
-    journal.read(datetime.now(UTC) - HISTORY)
+    now = datetime.now(UTC)
+    journal.read(now - HISTORY)
     return _Record(
         known=remembered(ledger),
         incidents=tuple(incidents),
@@ -150,6 +159,7 @@ def _read(ledger: Ledger) -> _Record:
         journal=journal,
         breaker=breaker_of(ledger) or BreakerMemory(BreakerState(), ()),
         mode_of_daemon=mode_of_daemon(ledger),
+        resume=resume_of(restarts_of(ledger, None, now - _RESUMED_WITHIN), policy.restart),
     )  # fmt: skip
 
 
@@ -161,14 +171,24 @@ def _scene(seen: ClusterSnapshot, record: _Record, policy: Policy) -> Scene:
     return replace(scene, leader=_LEADER, breaker=advanced(state, memory.taken, scene, policy, now))
 
 
+def _chronic(ledger: Ledger, seen: ClusterSnapshot, record: _Record, policy: Policy) -> dict[str, str]:
+    """Which things of the open incidents are chronic, as the daemon's own ticks find it."""
+    if not policy.chronic.quarantine:
+        return {}
+    from daemon.outages import OutageBook
+
+    created = {name: node.created for name, node in seen.nodes.items() if node.created is not None}
+    return OutageBook(ledger, policy.chronic).chronic(record.incidents, record.known.places, created)
+
+
 def _decisions(
-    seen: ClusterSnapshot, record: _Record, scene: Scene, policy: Policy, config: Config
+    seen: ClusterSnapshot, record: _Record, scene: Scene, policy: Policy, modes: Modes
 ) -> tuple[Decision, ...]:
     """About all incidents, since they share the limits."""
     around = circumstances(record.known, record.before, record.incidents, scene, seen.as_of)
     return decide_on(
         record.incidents, works_of(scene), record.known.verdicts, policy,
-        around=around, modes=config.how_far, scene=scene,
+        around=around, modes=modes, scene=scene,
     )  # fmt: skip
 
 

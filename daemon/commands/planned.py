@@ -12,11 +12,11 @@ import msgspec
 
 from daemon.commands.around import Look
 from daemon.commands.marks import Marks
-from daemon.commands.stakes import AtStake, PodShown
+from daemon.commands.stakes import AtStake, LostWork, PodShown
 from detectors.findings import Incident
 from remediation.decide import STOPS, Decision, Ruling, held_by
 from remediation.gates import GateResult
-from remediation.modes import HANDS, Mode
+from remediation.modes import Mode
 from remediation.objects import CORDONED_BY, INCIDENT, PREFIX, STAGE
 from remediation.ownership import claimed_by_others, opted_out, out_because
 from remediation.wish import Condition, NodeWish, carried_out
@@ -170,7 +170,7 @@ def _steps(decision: Decision, look: Look) -> tuple[StepShown, ...]:
     for step in decision.plan.steps:
         held = tuple(gate.name for gate in gates if step.action in gate.holds)
         one = StepShown(
-            step.action, step.undo, step.when_idle, look.modes.of(step.action), step.action in HANDS, held,
+            step.action, step.undo, step.when_idle, look.modes.of(step.action), step.action in look.modes.hands, held,
             step.action in done, "",
         )  # fmt: skip
         told.append(replace(one, comes_of_it=_comes_of_it(one, told, decision)))
@@ -243,6 +243,7 @@ class Report:
     pods: tuple[PodShown, ...]
     held_up: str
     at_stake: AtStake
+    lost_work: LostWork
     dry_run: str
     way_back: tuple[str, ...]
 

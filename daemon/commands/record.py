@@ -21,6 +21,7 @@ from daemon.memory import Remembered, read_verdicts
 from remediation.limits import Ending
 from remediation.people import Said
 from remediation.restoring import Restart
+from remediation.tickets import Filed
 from rules.vocabulary import Action
 
 T = TypeVar("T")
@@ -159,6 +160,13 @@ def restarts_of(ledger: Ledger, nodes: Iterable[str] | None, since: datetime) ->
         for one in as_values(ledger, (entry.body for entry in entries), Restart):
             newest[one.id] = one
     return list(newest.values())
+
+
+def tickets_of(ledger: Ledger, incidents: Iterable[str]) -> list[Filed]:
+    """The tickets about these incidents, as they stand. Raises LedgerUnavailable, CommandError."""
+    named = sorted(set(incidents))
+    entries = ledger.entries(kind=EntryKind.TICKET, incident=named) if named else ()
+    return list({one.ticket.id: one for one in as_values(ledger, (entry.body for entry in entries), Filed)}.values())
 
 
 def what_people_said(ledger: Ledger, now: datetime) -> Said:

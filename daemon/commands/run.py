@@ -20,7 +20,7 @@ from daemon.heaps import keep_heaps_few
 from daemon.ledger import Ledger, LedgerError
 from daemon.loop import Loop
 from daemon.metrics import Metrics
-from daemon.secrets import SECRET, without_password
+from daemon.secrets import SECRET, only_host, without_password
 from daemon.version import own_version
 from daemon.web import Health, Web
 from remediation.modes import Mode
@@ -214,6 +214,8 @@ def _shown(config: Config) -> dict[str, Any]:
     shown["prometheus"]["headers"] = dict.fromkeys(config.prometheus.headers, SECRET)
     shown["prometheus"]["url"] = without_password(config.prometheus.url)
     shown["ledger"]["url"] = without_password(config.ledger.url)
+    if config.tickets is not None:
+        shown["tickets"]["url"] = only_host(config.tickets.url)
     return shown
 
 

@@ -35,7 +35,9 @@ class EntryKind(StrEnum):
     """What an entry records.
 
     `ATTEMPT` is written before the cluster is changed, `OUTCOME` after it. `RESTART` is how far the restart of a job
-    has come, written before each step of it. `HUMAN` is what a person said: an approval, a hold, a label.
+    has come, written before each step of it. `OPERATION` is how far work on a node itself has come. `TICKET` is how far
+    a ticket to people has come, written before it is sent and after its answer. `HUMAN` is what a person said: an
+    approval, a hold, a label.
     """
 
     RUN_STARTED = "run_started"
@@ -47,6 +49,8 @@ class EntryKind(StrEnum):
     ATTEMPT = "attempt"
     OUTCOME = "outcome"
     RESTART = "restart"
+    TICKET = "ticket"
+    OPERATION = "operation"
     HUMAN = "human"
     COVERAGE = "coverage"
 

@@ -12,6 +12,7 @@ from remediation.cluster.answers import ClusterError
 from remediation.cluster.client import Cluster
 from remediation.cluster.wire import Object
 from remediation.objects import OWNER, NodeView
+from remediation.operations import Operation, Result
 from remediation.restoring import Restart, Stage
 from remediation.wish import NodeWish
 
@@ -53,6 +54,15 @@ def job_restart(node: NodeView, restart: Restart, now: datetime) -> Object:
     kind = "Warning" if restart.stage is Stage.FAILED else "Normal"
     about = f"{restart.id}/{restart.stage}/{restart.level}/{restart.detail}"
     return _event(node, f"GPUWardenJob{restart.stage.value.capitalize()}", said, kind, about, now)
+
+
+def operation(node: NodeView, one: Operation, now: datetime) -> Object:
+    """A diagnosis, a reset or a reboot begins, or has come out."""
+    state = one.result.value if one.result is not None else "begins"
+    kind = "Normal" if one.result in (None, Result.PASSED) else "Warning"
+    name = "".join(part.capitalize() for part in one.action.value.split("_"))
+    said = f"{one.action} {one.id} for {one.incident} {state}: {one.detail}"
+    return _event(node, f"GPUWarden{name}{state.capitalize()}", said, kind, f"{one.id}/{state}", now)
 
 
 def released(node: NodeView, incident: str, why: str, now: datetime) -> Object:

@@ -197,6 +197,14 @@ class Cluster:
             if failure.kind is not Failure.EXISTS:
                 raise
 
+    def delete(self, path: str) -> None:
+        """Delete an object and what it owns. One that is not there any more is enough."""
+        try:
+            self._object(Request("DELETE", path, {"propagationPolicy": "Background"}))
+        except ClusterError as failure:
+            if failure.kind is not Failure.NOT_FOUND:
+                raise
+
     def create_event(self, event: Object, *, dry_run: bool = False) -> None:
         """Store a core/v1 Event in the namespace of its metadata. One of that name that is there already is enough."""
         path = f"/api/v1/namespaces/{event['metadata']['namespace']}/events"

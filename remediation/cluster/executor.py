@@ -1,8 +1,8 @@
 """The executor: makes the cluster what the newest tick wants, while this process leads and its orders are fresh.
 
-Three threads: one keeps marks, so that a node is cordoned at once whatever else goes on, one keeps drains going, one
-restarts of whole jobs. None queues anything: a new tick's orders replace the old ones, and a process that starts anew
-finds what is left to do by looking at the cluster.
+Four threads: one keeps marks, so that a node is cordoned at once whatever else goes on, one keeps drains going, one
+restarts of whole jobs, one the work on nodes themselves. None queues anything: a new tick's orders replace the old
+ones, and a process that starts anew finds what is left to do by looking at the cluster.
 """
 
 import threading
@@ -19,6 +19,7 @@ from remediation.cluster.draining import Drainer
 from remediation.cluster.evictions import Evictor
 from remediation.cluster.hands import Hands
 from remediation.cluster.marking import Marker, Tools
+from remediation.cluster.operating import Operator
 from remediation.cluster.restoring import Restorer
 from remediation.cluster.view import ClusterView
 from remediation.orders import Orders
@@ -60,7 +61,7 @@ class Executor:
         self._leads = leads
         self._now = now
         self._stop = threading.Event()
-        self._news = {name: threading.Event() for name in ("mark", "drain", "restore")}
+        self._news = {name: threading.Event() for name in ("mark", "drain", "restore", "operate")}
         self._pool = ThreadPoolExecutor(reach.parallel, thread_name_prefix="hands")
         self._evictor = Evictor(reach.cluster, self.may_act, parallel=reach.parallel)
         self._tools = Tools(reach.cluster, Hands(reach.cluster, self.may_act), record, self._pool, self.may_act, now)
@@ -70,6 +71,7 @@ class Executor:
             threading.Thread(target=self._turns, args=("mark", self.mark), name="act-mark", daemon=True),
             threading.Thread(target=self._turns, args=("drain", self.drain), name="act-drain", daemon=True),
             threading.Thread(target=self._turns, args=("restore", self.restore), name="act-restore", daemon=True),
+            threading.Thread(target=self._turns, args=("operate", self.operate), name="act-operate", daemon=True),
         ]
 
     def begin_anew(self) -> None:
@@ -78,6 +80,7 @@ class Executor:
         self._marker = Marker(self._tools, self._policy.limits.hold_off)
         self._drainer = Drainer(self._tools, self._evictor, self._policy, self.counts)
         self._restorer = Restorer(self._tools, self._policy)
+        self._operator = Operator(self._tools, self._policy)
 
     def may_act(self) -> bool:
         """Whether anything may be changed at this very moment: a leader, with orders from a tick that is recent."""
@@ -132,6 +135,14 @@ class Executor:
         seen = self._view.snapshot()
         if seen.stale_s <= self._policy.limits.max_cluster_age:
             self._restorer.turn(orders, seen)
+
+    def operate(self) -> None:
+        """One turn of the work on nodes themselves."""
+        orders = self._orders
+        if not self.may_act() or self._view.stale_s > self._policy.limits.max_cluster_age:
+            return
+        if orders.operations or any(one.is_open for one in self._tools.record.operations().values()):
+            self._operator.turn(orders, self._view.nodes())
 
     def _turns(self, name: str, turn: Callable[[], None]) -> None:
         """A thread's whole life. The outermost frame: a bug in one turn is logged, and the next one still comes."""

@@ -23,7 +23,7 @@ from remediation.patches import Order, apply, order_of
 from remediation.people import Saying, Word
 from remediation.record import Record, RecordUnavailable
 from remediation.wish import Condition, NodeWish
-from rules.vocabulary import Action
+from rules.vocabulary import OPERATIONS, Action
 
 log = structlog.get_logger()
 
@@ -111,8 +111,8 @@ class Marker:
         """End what had begun and is wanted no more, or is so already: after a restart, or when a fault has ended."""
         for attempt in self._tools.record.pending():
             node, wish = nodes.get(attempt.node), orders.wishes.get(attempt.node)
-            if attempt.at > orders.at:
-                continue  # begun since
+            if attempt.at > orders.at or attempt.action in OPERATIONS:
+                continue  # begun since, or ended by `remediation.cluster.operating`
             if node is None:
                 self._end(attempt, Ending.FAILED, "cancelled: the node isn't there any more")
             elif attempt.action is Action.RELEASE:

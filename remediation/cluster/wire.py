@@ -30,7 +30,9 @@ LONGEST_EVENT_BYTES = 16 << 20
 class Request:
     """What is asked. Empty query values are left out. As text it is "PATCH /api/v1/...", for messages."""
 
-    method: Literal["GET", "POST", "PATCH"]  # whole objects are never put, and pods are evicted instead of deleted
+    method: Literal[
+        "GET", "POST", "PATCH", "DELETE"
+    ]  # whole objects are never put, and pods are evicted instead of deleted
     path: str
     query: Mapping[str, str] = field(default_factory=dict)
     body: Object | None = None

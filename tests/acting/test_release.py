@@ -12,6 +12,7 @@ from remediation.plan import Plan, Works, plan
 from remediation.release import release_gates, release_plans, to_probation
 from rules.loader import load_rules
 from rules.restore_schema import ReturnPolicy
+from rules.schema import Policy
 from rules.vocabulary import Action, CauseClass, FaultAction, Tier
 from tests.acting.scenes import OUR_TAINT, calm_scene, marked
 from tests.acting.views import node
@@ -22,8 +23,8 @@ RULES = load_rules()
 NOW = around().now
 WELL = (GpuState.HEALTHY, GpuState.DEGRADED)
 #: Without stages, and with them.
-AT_ONCE = ReturnPolicy(soak=0, probation=0)
-STAGED = ReturnPolicy(soak=600, probation=3600)
+AT_ONCE = Policy(comeback=ReturnPolicy(soak=0, probation=0))
+STAGED = Policy(comeback=ReturnPolicy(soak=600, probation=3600))
 LONG_AGO = {"inc-1": NOW - timedelta(days=1)}
 RELEASE = Plan("inc-1", "n000", "", Action.RELEASE, plan_of(Action.RELEASE).steps, (), (), "its incident has ended")
 
@@ -133,7 +134,8 @@ def test_what_holds_up_a_release(over: set[str], verdicts: list[Verdict], said, 
 def test_each_answer_has_a_reason_whether_it_passes_or_not() -> None:
     answers = release_gates(RELEASE, calm_scene(marked(), over=frozenset({"inc-1"})), judged(*WELL), AT_ONCE, NOW)
     assert [answer.reason for answer in answers] == [
-        "inc-1 has ended", "2 GPUs can be judged, and are well", "it need not soak", "it needs no service",
+        "inc-1 has ended", "2 GPUs can be judged, and are well",
+        "no diagnosis is asked for", "no diagnosis is asked for", "it need not soak", "it needs no service",
         "it is not on hold",
     ]  # fmt: skip
 
@@ -175,13 +177,13 @@ def test_a_node_comes_back_in_stages(given_node: NodeView, reason: str, staged: 
     scene = calm_scene(given_node)
     plans = release_plans(scene, [], [], STAGED, NOW)
     assert [one.reason for one in plans] == [reason] * bool(reason)
-    assert to_probation(given_node, scene.said, STAGED) is staged
+    assert to_probation(given_node, scene.said, STAGED.comeback) is staged
 
 
 def test_a_person_gives_a_node_back_whole() -> None:
     said = calm_scene(marked(), said=[BACK]).said
-    assert not to_probation(marked(), said, STAGED)
-    assert not to_probation(marked(), said, AT_ONCE)
+    assert not to_probation(marked(), said, STAGED.comeback)
+    assert not to_probation(marked(), said, AT_ONCE.comeback)
 
 
 @pytest.mark.parametrize(

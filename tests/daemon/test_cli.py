@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from daemon.cli import app
 from daemon.commands import output
 from daemon.commands.output import ExitCode, flat, progress, show
-from daemon.secrets import without_password
+from daemon.secrets import only_host, without_password
 from daemon.version import own_version
 
 ROOT = Path(__file__).parents[2]
@@ -261,6 +261,20 @@ def test_progress_is_shown_on_a_terminal_and_only_on_stderr() -> None:
 )
 def test_a_password_is_never_shown(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        pytest.param("https://desk.example", "https://desk.example", id="nothing to hide"),
+        pytest.param("https://desk.example:8443/", "https://desk.example:8443", id="a port"),
+        pytest.param("https://desk.example/hook", "https://desk.example/***", id="a path"),
+        pytest.param("https://desk.example?key=x", "https://desk.example/***", id="a query"),
+        pytest.param("http://me:b@[::1]:80/hook?key=x#y", "http://[::1]:80/***", id="all that there can be"),
+    ],
+)
+def test_of_a_webhook_only_the_host_is_shown(url: str, shown: str) -> None:
+    assert only_host(url) == shown
 
 
 def test_a_nested_result_is_a_flat_table() -> None:

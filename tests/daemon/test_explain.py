@@ -15,6 +15,7 @@ from daemon.commands.explain import explain
 from daemon.journal import BREAKER, BreakerMemory, Ended, Written, entry_of
 from daemon.ledger import Entry, EntryKind, Ledger, encode_body
 from daemon.memory import VerdictMemory
+from daemon.tickets import ticket_entry
 from detectors.findings import GpuState, Incident, Signal, Verdict
 from remediation.breaker import BreakerState
 from remediation.decide import Decision, Ruling
@@ -22,6 +23,7 @@ from remediation.gates import GateResult
 from remediation.limits import Ending
 from remediation.people import Saying, Word
 from remediation.plan import Plan, Step
+from remediation.tickets import Filed, Ticket, TicketState
 from rules.vocabulary import Action, CauseClass, FaultAction, IncidentScope, Tier
 
 pytestmark = pytest.mark.usefixtures("loaded")
@@ -341,6 +343,47 @@ def test_where_nothing_was_done_there_is_nothing_to_tell(ask: Explain, capsys: p
     assert {name: told[name] for name in ("closed", "attempts", "words", "breaker")} == {
         "closed": [], "attempts": [], "words": [], "breaker": None,
     }  # fmt: skip
+
+
+def filed(minutes: float, name: str, state: TicketState, detail: str = "") -> Entry:
+    ticket = Ticket(name, minutes_ago(9), "gpu001", (SICK,), "hardware", "service", (), (), "go there")
+    return ticket_entry(Filed(state, minutes_ago(minutes), ticket, 1, detail))
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        pytest.param((), "  ticket: wanted since 2026-03-01 11:52:00 UTC, not answered yet\n", id="nobody answered"),
+        pytest.param(
+            (filed(7, "inc-1", TicketState.SENT, "answered 201"),),
+            "  ticket: sent 2026-03-01 11:53:00 UTC: answered 201\n",
+            id="it was taken",
+        ),
+        pytest.param(
+            (filed(7, "inc-1", TicketState.REFUSED, "http://desk/*** answered 404"),),
+            "  ticket: refused 2026-03-01 11:53:00 UTC: http://desk/*** answered 404\n",
+            id="it was refused",
+        ),
+    ],
+)
+def test_how_far_the_ticket_of_an_incident_has_come(
+    ask: Explain, add: Add, capsys: pytest.CaptureFixture[str], more: tuple[Entry, ...], says: str
+) -> None:
+    add(filed(8, "inc-1", TicketState.WANTED), filed(8, "inc-5", TicketState.WANTED), *more)
+    assert ask("gpu001") == 0
+    out = capsys.readouterr().out
+    assert (out.count("ticket:"), says in out) == (1, True)
+    assert ask("gpu001", "json") == 0
+    (told,) = json.loads(capsys.readouterr().out)["tickets"]
+    assert (told["ticket"]["id"], told["ticket"]["next_step"]) == ("inc-1", "go there")
+
+
+def test_a_ticket_of_an_incident_that_is_over_is_told_with_it(
+    ask: Explain, add: Add, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(over("inc-0", 60, SICK), filed(61, "inc-0", TicketState.SENT, "answered 200"))
+    assert ask("gpu001") == 0
+    assert "  closed: quiet for 15 min\n  ticket: sent 2026-03-01 10:59:00 UTC" in capsys.readouterr().out
 
 
 def test_a_closed_breaker_is_no_news(ask: Explain, add: Add, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from detectors.findings import GpuState, Verdict
 from detectors.snapshot import Snapshot
-from detectors.verdict import one_a_gpu
+from detectors.verdict import one_a_gpu, still_there
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 H, D, F, U = GpuState.HEALTHY, GpuState.DEGRADED, GpuState.FAILED, GpuState.UNKNOWN
@@ -46,3 +46,9 @@ def test_a_gpu_that_another_replaced_has_no_verdict_any_more() -> None:
     rows = [verdict("GPU-old", U), verdict("GPU-new", H), verdict("GPU-else", H)]
     told = one_a_gpu(rows, cast("Snapshot", Swapped((("GPU-old", "GPU-new"),))))
     assert [v.gpu for v in told] == ["GPU-new", "GPU-else"]
+
+
+def test_nothing_is_decided_by_a_gpu_that_another_replaced() -> None:
+    rows = [verdict("GPU-old", U), verdict("GPU-new", H), verdict("GPU-new", U), verdict("GPU-else", H)]
+    assert still_there(rows, cast("Snapshot", Swapped((("GPU-old", "GPU-new"),)))) == rows[1:]
+    assert still_there(rows, cast("Snapshot", Swapped())) == rows

@@ -69,12 +69,14 @@ def test_check_shows_no_secret(config: Write, capsys: pytest.CaptureFixture[str]
     path = config(
         prometheus={"url": "https://scrape:hunter2@prom.example", "headers": {"X-Scope-OrgID": "hunter3"}},
         ledger={"url": "postgresql://warden:hunter4@db/ledger"},
+        tickets={"url": "https://warden:hunter5@desk.example/hunter6?key=hunter7"},
     )
     assert run(path, check=True, once=False) == 0
     out = capsys.readouterr().out
     assert "hunter" not in out
     assert "https://scrape:***@prom.example" in out
     assert "postgresql://warden:***@db/ledger" in out
+    assert "https://desk.example/***" in out
     assert "X-Scope-OrgID" in out
 
 

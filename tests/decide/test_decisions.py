@@ -72,7 +72,9 @@ checkpoint          ask     drain,restart_job approvable
 spare_capacity      wait    drain,restart_job approvable
 incident_over       ask     all               -
 gpus_well           wait    all               -
-soak                wait    all               -
+diagnosed           wait    release           -
+diagnosis_passed    ask     release           -
+soak                wait    release           -
 service_done        ask     all               -
 """
 

@@ -75,6 +75,15 @@ WRONG = [
         "kernel_logs:\n  - {node: '', path: a}\n", 2, "kernel_logs.0.node", "at least 1", id="a log of no node"
     ),
     pytest.param("kernel_logs:\n  - {node: n1}\n", 2, "kernel_logs.0.path", "required", id="a log without a path"),
+    pytest.param("tickets: {}\n", 1, "tickets.url", "required", id="tickets that go nowhere"),
+    pytest.param("tickets:\n  url: desk:80\n", 2, "tickets.url", "http://HOST:PORT/PATH", id="tickets without http"),
+    pytest.param("tickets:\n  url: 'http://[::1'\n", 2, "tickets.url", "http://HOST", id="half an address of tickets"),
+    pytest.param(
+        "tickets:\n  url: http://desk\n  timeout: 2m\n", 3, "tickets.timeout", "less than", id="an answer in no hurry"
+    ),
+    pytest.param(
+        "tickets:\n  url: http://me:word@desk\n  token_file: token\n", 1, "tickets", "either", id="two identities"
+    ),
     pytest.param("listen:\n  port: 70000\n", 2, "listen.port", "less than", id="a port out of range"),
     pytest.param("mode: destroy\n", 1, "mode", "'observe'", id="a mode that is none"),
     pytest.param("log_level: info\nlog_level: debug\n", 2, "", "given twice", id="a key given twice"),
@@ -141,12 +150,23 @@ def test_paths_are_relative_to_the_file_they_stand_in(tmp_path: Path) -> None:
         "rules: [site.yaml, /abs/other.yaml]\n"
         "kernel_logs: [{node: n1, path: logs/n1.log}]\n"
         "prometheus: {bearer_token_file: token, ca_file: /abs/ca.pem}\n"
+        "tickets: {url: 'http://desk/', token_file: desk-token}\n"
     )
     config = load_config(path)
     assert config.rules == (folder / "site.yaml", Path("/abs/other.yaml"))
     assert config.kernel_logs[0].path == folder / "logs/n1.log"
     assert config.prometheus.bearer_token_file == folder / "token"
     assert config.prometheus.ca_file == Path("/abs/ca.pem")
+    assert config.tickets is not None
+    assert config.tickets.token_file == folder / "desk-token"
+
+
+def test_a_wrong_address_of_tickets_is_not_repeated(tmp_path: Path) -> None:
+    path = tmp_path / "gpuwarden.yaml"
+    path.write_text("tickets: {url: 'htps://desk.example/hook-secret'}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert "hook-secret" not in str(caught.value)
 
 
 def test_durations_are_written_as_people_write_them(tmp_path: Path) -> None:

@@ -27,7 +27,11 @@ PRODUCT = ("daemon", "detectors", "remediation", "rules")
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 MAX_LINES = 400
 #: What may catch everything, one function for each thread: a turn that breaks is told, and the next one comes.
-OUTERMOST_FRAMES = {("daemon/loop.py", "run"), ("remediation/cluster/executor.py", "_turns")}
+OUTERMOST_FRAMES = {
+    ("daemon/loop.py", "run"),
+    ("daemon/tickets.py", "_turns"),
+    ("remediation/cluster/executor.py", "_turns"),
+}
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 RUNTIME = [Requirement(line) for line in PYPROJECT["project"]["dependencies"]]
