@@ -169,7 +169,7 @@ def test_an_approval_covers_the_steps_and_names_the_gates_that_it_saw(site: Site
     assert site.said().approved("inc-1") == LADDER
     assert "overrules checkpoint: 8 training pods; no checkpoint of it is known" in out
     assert "still stops it, blast_radius (wait): 2 of 2 nodes would be out, limit 1" in out
-    assert "nobody carries out reset_gpu yet: it is up to you" in out
+    assert "nobody carries out reset_gpu here: it is up to you" in out
     assert "snapshot_fresh" not in out
 
 
