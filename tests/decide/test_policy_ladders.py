@@ -8,7 +8,7 @@ from detectors.findings import Incident
 from remediation.gates import evidence
 from remediation.plan import TAKES_OUT, Works, choose, plan
 from rules.schema import ActionPolicy, Policy, RuleBook
-from rules.vocabulary import DISRUPTIVE, Action, CauseClass, FaultAction, Tier
+from rules.vocabulary import DISRUPTIVE, OPERATIONS, Action, CauseClass, FaultAction, Tier
 from tests.decide.circumstances import asked
 from tests.decide.incidents import incident
 from tests.detect.scene import Scene
@@ -17,93 +17,93 @@ from tests.detect.scene import Scene
 LADDERS = """
 hardware    fact       none follow_154                watch
 hardware    fact       restart_app                    restart_job
-hardware    fact       inspect                        no_new_work, diagnose
+hardware    fact       inspect                        no_new_work, diagnose when idle
 hardware    fact       reset_gpu                      no_new_work, checkpoint, cordon, drain, reset_gpu
 hardware    fact       reboot_node                    no_new_work, checkpoint, cordon, drain, reboot_node, quarantine
 hardware    fact       replace                        no_new_work, checkpoint, cordon, drain, quarantine
 hardware    trend      none follow_154                watch
 hardware    trend      restart_app                    restart_job
-hardware    trend      inspect                        no_new_work, checkpoint, diagnose
+hardware    trend      inspect                        no_new_work, checkpoint, diagnose when idle
 hardware    trend      reset_gpu                      no_new_work, reset_gpu when idle
 hardware    trend      reboot_node                    no_new_work, reboot_node when idle
 hardware    trend      replace                        no_new_work, checkpoint, cordon, drain, quarantine
-hardware    suspicion  any                            no_new_work, checkpoint, diagnose
+hardware    suspicion  any                            no_new_work, checkpoint, diagnose when idle
 memory      fact       none follow_154                watch
 memory      fact       restart_app                    restart_job
-memory      fact       inspect                        no_new_work, diagnose
+memory      fact       inspect                        no_new_work, diagnose when idle
 memory      fact       reset_gpu                      no_new_work, cordon, drain, reset_gpu
 memory      fact       reboot_node                    no_new_work, checkpoint, cordon, drain, reboot_node, quarantine
 memory      fact       replace                        no_new_work, checkpoint, cordon, drain, quarantine
 memory      trend      none follow_154                watch
 memory      trend      restart_app                    restart_job
-memory      trend      inspect                        no_new_work, checkpoint, diagnose
+memory      trend      inspect                        no_new_work, checkpoint, diagnose when idle
 memory      trend      reset_gpu                      no_new_work, reset_gpu when idle
 memory      trend      reboot_node                    no_new_work, reboot_node when idle
 memory      trend      replace                        no_new_work, checkpoint, cordon, drain, quarantine
-memory      suspicion  any                            no_new_work, checkpoint, diagnose
+memory      suspicion  any                            no_new_work, checkpoint, diagnose when idle
 link        fact       none follow_154                watch
 link        fact       restart_app                    restart_job
-link        fact       inspect                        no_new_work, diagnose
+link        fact       inspect                        no_new_work, diagnose when idle
 link        fact       reset_gpu                      no_new_work, checkpoint, cordon, drain, reset_gpu
 link        fact       reboot_node                    no_new_work, checkpoint, cordon, drain, reboot_node, quarantine
 link        fact       replace                        no_new_work, checkpoint, cordon, drain, quarantine
-link        trend      none inspect                   watch, diagnose
+link        trend      none inspect                   watch, diagnose when idle
 link        trend      restart_app                    restart_job
 link        trend      follow_154                     watch
 link        trend      reset_gpu                      no_new_work, reset_gpu when idle
 link        trend      reboot_node                    no_new_work, reboot_node when idle
 link        trend      replace                        no_new_work, checkpoint, cordon, drain, quarantine
-link        suspicion  any                            watch, diagnose
+link        suspicion  any                            watch, diagnose when idle
 thermal     fact       none follow_154                watch
 thermal     fact       restart_app                    restart_job
-thermal     fact       inspect                        no_new_work, diagnose
+thermal     fact       inspect                        no_new_work, diagnose when idle
 thermal     fact       reset_gpu                      no_new_work, checkpoint, cordon, drain, reset_gpu
 thermal     fact       reboot_node                    no_new_work, checkpoint, cordon, drain, reboot_node, quarantine
 thermal     fact       replace                        no_new_work, checkpoint, cordon, drain, quarantine
 thermal     trend      none follow_154                watch
 thermal     trend      restart_app                    restart_job
-thermal     trend      inspect                        no_new_work, checkpoint, diagnose
+thermal     trend      inspect                        no_new_work, checkpoint, diagnose when idle
 thermal     trend      reset_gpu                      no_new_work, reset_gpu when idle
 thermal     trend      reboot_node                    no_new_work, reboot_node when idle
 thermal     trend      replace                        no_new_work, checkpoint, cordon, drain, quarantine
-thermal     suspicion  any                            watch, diagnose
+thermal     suspicion  any                            watch, diagnose when idle
 power       fact       none follow_154                watch
 power       fact       restart_app                    restart_job
-power       fact       inspect                        no_new_work, diagnose
+power       fact       inspect                        no_new_work, diagnose when idle
 power       fact       reset_gpu                      no_new_work, checkpoint, cordon, drain, reset_gpu
 power       fact       reboot_node                    no_new_work, checkpoint, cordon, drain, reboot_node, quarantine
 power       fact       replace                        no_new_work, checkpoint, cordon, drain, quarantine
 power       trend      none follow_154                watch
 power       trend      restart_app                    restart_job
-power       trend      inspect                        no_new_work, checkpoint, diagnose
+power       trend      inspect                        no_new_work, checkpoint, diagnose when idle
 power       trend      reset_gpu                      no_new_work, reset_gpu when idle
 power       trend      reboot_node                    no_new_work, reboot_node when idle
 power       trend      replace                        no_new_work, checkpoint, cordon, drain, quarantine
-power       suspicion  any                            watch, diagnose
+power       suspicion  any                            watch, diagnose when idle
 driver      fact       none follow_154                watch
 driver      fact       restart_app                    restart_job
-driver      fact       inspect                        no_new_work, diagnose
+driver      fact       inspect                        no_new_work, diagnose when idle
 driver      fact       reset_gpu                      no_new_work, cordon, reset_gpu when idle
 driver      fact       reboot_node                    no_new_work, checkpoint, cordon, drain, reboot_node, quarantine
 driver      fact       replace                        no_new_work, checkpoint, cordon, drain, quarantine
 driver      trend      none follow_154                watch
 driver      trend      restart_app                    restart_job
-driver      trend      inspect                        no_new_work, checkpoint, diagnose
+driver      trend      inspect                        no_new_work, checkpoint, diagnose when idle
 driver      trend      reset_gpu                      no_new_work, reset_gpu when idle
 driver      trend      reboot_node                    no_new_work, reboot_node when idle
 driver      trend      replace                        no_new_work, checkpoint, cordon, drain, quarantine
-driver      suspicion  any                            no_new_work, diagnose
+driver      suspicion  any                            no_new_work, diagnose when idle
 application fact       any                            watch
 application trend      any                            watch
 application suspicion  any                            watch
 job         fact       none restart_app follow_154    watch
-job         fact       inspect                        no_new_work, diagnose
+job         fact       inspect                        no_new_work, diagnose when idle
 job         fact       reset_gpu reboot_node replace  no_new_work, checkpoint
 job         trend      any                            watch
 job         suspicion  any                            watch
 storage     fact       none follow_154                watch
 storage     fact       restart_app                    restart_job
-storage     fact       inspect                        no_new_work, diagnose
+storage     fact       inspect                        no_new_work, diagnose when idle
 storage     fact       reset_gpu                      no_new_work, checkpoint, cordon, drain, reset_gpu
 storage     fact       reboot_node                    no_new_work, checkpoint, cordon, drain, reboot_node, quarantine
 storage     fact       replace                        no_new_work, checkpoint, cordon, drain, quarantine
@@ -111,20 +111,20 @@ storage     trend      any                            watch
 storage     suspicion  any                            watch
 network     fact       none follow_154                watch
 network     fact       restart_app                    restart_job
-network     fact       inspect                        no_new_work, diagnose
+network     fact       inspect                        no_new_work, diagnose when idle
 network     fact       reset_gpu                      no_new_work, checkpoint, cordon, drain, reset_gpu
 network     fact       reboot_node                    no_new_work, checkpoint, cordon, drain, reboot_node, quarantine
 network     fact       replace                        no_new_work, checkpoint, cordon, drain, quarantine
-network     trend      any                            no_new_work, diagnose
+network     trend      any                            no_new_work, diagnose when idle
 network     suspicion  any                            watch
 telemetry   fact       none restart_app follow_154    watch
-telemetry   fact       inspect                        no_new_work, diagnose
+telemetry   fact       inspect                        no_new_work, diagnose when idle
 telemetry   fact       reset_gpu reboot_node replace  no_new_work, checkpoint
-telemetry   trend      any                            diagnose
+telemetry   trend      any                            diagnose when idle
 telemetry   suspicion  any                            watch
 maintenance fact       none follow_154                watch
 maintenance fact       restart_app                    restart_job
-maintenance fact       inspect                        no_new_work, diagnose
+maintenance fact       inspect                        no_new_work, diagnose when idle
 maintenance fact       reset_gpu                      no_new_work, checkpoint, cordon, drain, reset_gpu
 maintenance fact       reboot_node                    no_new_work, checkpoint, cordon, drain, reboot_node, quarantine
 maintenance fact       replace                        no_new_work, checkpoint, cordon, drain, quarantine
@@ -205,11 +205,11 @@ def test_nothing_is_done_about_what_no_longer_stands(policy: Policy, fault: Inci
 
 
 @given(POLICIES, INCIDENTS)
-def test_a_restart_without_a_drain_before_it_waits_for_the_work_to_end(policy: Policy, fault: Incident) -> None:
+def test_an_operation_without_a_drain_before_it_waits_for_the_work_to_end(policy: Policy, fault: Incident) -> None:
     drained = False
     for step in plan(fault, Works(), policy).steps:
         drained |= step.action is Action.DRAIN
-        assert step.when_idle is (step.action in (Action.RESET_GPU, Action.REBOOT_NODE) and not drained)
+        assert step.when_idle is (step.action in OPERATIONS and not drained)
 
 
 # ------------------------------------------------------------------------------------------------------ which ladder
