@@ -138,6 +138,10 @@ def _unclear(location: str, pods: Collection[PodView]) -> str:
         return f"its checkpoint lies at {_short(location)}, and no path says on which storage: {_VOLUME}NAME/PATH does"
     if place.startswith(_VOLUME) and not pods:
         return f"its checkpoint lies on {_short(location)}, and no pod of it is there to say what that is"
+    if place.startswith(_VOLUME) and any(_volume_of(location) in pod.host_dirs for pod in pods):
+        return (
+            f"its checkpoint lies on {_short(location)}, a folder of the node: name the file system if nodes share it"
+        )
     return ""
 
 
@@ -147,9 +151,13 @@ def _fleeting(location: str, pods: Collection[PodView]) -> str:
         return _short(location)
     if not location.lower().startswith(_VOLUME):
         return ""
-    volume = location[len(_VOLUME) :].partition("/")[0].strip()
+    volume = _volume_of(location)
     of_pod = any(volume in (*pod.empty_dirs, *pod.memory_dirs) for pod in pods)
     return f"emptyDir {volume}" if of_pod else ""
+
+
+def _volume_of(location: str) -> str:
+    return location[len(_VOLUME) :].partition("/")[0].strip()
 
 
 def _short(told: str) -> str:

@@ -135,7 +135,10 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod as far as a drain has to know it. `empty_dirs` names its emptyDir volumes that are not in memory."""
+    """A pod as far as a drain has to know it.
+
+    `empty_dirs` names its emptyDir volumes that are not in memory, `host_dirs` those that are folders of its node.
+    """
 
     namespace: str
     name: str
@@ -148,6 +151,7 @@ class PodView:
     annotations: tuple[tuple[str, str], ...] = ()
     empty_dirs: tuple[str, ...] = ()
     memory_dirs: tuple[str, ...] = ()
+    host_dirs: tuple[str, ...] = ()
     gpus: int = 0
     grace_s: float = 30.0
     deleting_since: datetime | None = None

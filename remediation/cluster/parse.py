@@ -109,9 +109,14 @@ class _EmptyDir(msgspec.Struct):
     medium: str | None = None
 
 
+class _HostPath(msgspec.Struct):
+    """That it is there is all that counts."""
+
+
 class _Volume(msgspec.Struct, rename="camel"):
     name: str
     empty_dir: _EmptyDir | None = None
+    host_path: _HostPath | None = None
 
 
 class _Resources(msgspec.Struct):
@@ -221,6 +226,7 @@ def parse_pod(raw: bytes | msgspec.Raw, shared: Shared) -> PodView:
         owner=owner_of(meta, shared),
         labels=_pairs(meta.labels, shared),
         annotations=annotations_of(meta.annotations, shared),
+        host_dirs=once(tuple(volume.name for volume in spec.volumes or () if volume.host_path), shared),
         empty_dirs=once(tuple(name for name, medium in dirs if not _in_memory(medium)), shared),
         memory_dirs=once(tuple(name for name, medium in dirs if _in_memory(medium)), shared),
         gpus=_pod_gpus(spec, meta.name),

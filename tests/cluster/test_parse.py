@@ -204,6 +204,11 @@ def test_empty_dirs_by_where_they_live(volumes: Any, on_disk: tuple[str, ...], i
     assert (found.empty_dirs, found.memory_dirs) == (on_disk, in_memory)
 
 
+def test_folders_of_the_node_are_known_by_name():
+    found = pod(volumes=[{"name": "lustre", "hostPath": {"path": "/lustre"}}, {"name": "v", "emptyDir": {}}])
+    assert (found.host_dirs, found.empty_dirs) == (("lustre",), ("v",))
+
+
 def container(gpus: object, **fields: Any) -> dict[str, Any]:
     return {"resources": {"limits": {"nvidia.com/gpu": gpus}}} | fields
 

@@ -28,7 +28,7 @@ SAVED = AT - timedelta(minutes=30)
 S3 = "s3://checkpoints/llama/100"
 TOLD = {CHECKPOINT_AT: "2026-03-04T11:30:00Z", CHECKPOINT_STEP: "100", CHECKPOINT_LOCATION: S3}
 LONGEST_S = 600.0
-PODS = (pod("llama-0", empty_dirs=("scratch",), memory_dirs=("shm",)), pod("llama-1"))
+PODS = (pod("llama-0", empty_dirs=("scratch",), memory_dirs=("shm",), host_dirs=("lustre",)), pod("llama-1"))
 
 
 def job(told: dict[str, str], **fields) -> WorkloadView:
@@ -113,6 +113,8 @@ def test_the_last_checkpoint(
         pytest.param("volume: scratch /llama", LOST, "emptyDir scratch", id="however it is spaced"),
         pytest.param("VOLUME:scratch", LOST, "emptyDir scratch", id="or spelt"),
         pytest.param("volume:shm", LOST, "emptyDir shm", id="an emptyDir in memory"),
+        pytest.param("volume:lustre/llama", UNKNOWN, "a folder of the node: name the file system if nodes share it",
+                     id="a hostPath, which may be a disk of the node or a file system that all share"),
         pytest.param("volume:Scratch", KNOWN, "volume:Scratch", id="names of volumes have no capitals"),
         pytest.param("emptyDir:scratch", LOST, "lies on emptyDir:scratch, which ends with it", id="a word for it"),
         pytest.param("emptyDir", LOST, "emptyDir", id="without a name"),
