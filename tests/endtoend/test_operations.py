@@ -25,8 +25,9 @@ from tests.endtoend.acts import (
     unbound,
 )
 from tests.endtoend.link import Moment, Trip
-from tests.endtoend.site import NAMESPACE, Site
+from tests.endtoend.site import NAMESPACE, USER, Site
 from tests.endtoend.stories import free_lease, replica
+from tests.endtoend.test_lost_gpu import verbs_shipped
 from tests.endtoend.test_probation import on_probation
 from tests.testbed.api import Object
 
@@ -173,6 +174,9 @@ def test_a_person_who_takes_the_node_back_ends_what_goes_on_there(site: Site) ->
     soon("its Job is deleted", lambda: not jobs(site))
     soon("and it is written down", lambda: [one["result"] for one in operations(site, sick)] == ["unknown"])
     assert "given back" in operations(site, sick)[0]["detail"]
+    asked = site.plane.audit_events(site.audit_from, USER)
+    used = {(one.resource, one.verb) for one in asked if one.resource == "jobs" and one.namespace == NAMESPACE}
+    assert used == verbs_shipped("gpuwarden-operate")
 
 
 def test_a_diagnosis_that_fails_while_the_fault_is_open_sends_the_node_to_service(site: Site) -> None:
