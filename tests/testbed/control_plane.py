@@ -57,10 +57,10 @@ class ControlPlane:
     """All of it, as a context manager. The servers can be stopped, started, frozen and resumed one by one (`Server`).
 
     A node's Lease lasts `node_lease_s`; it is renewed every quarter of that, and a quarter after its end the node is
-    NotReady. A bench with a thousand nodes wants it longer.
+    NotReady. It is long, so that a starved machine is not taken for a dead node; `lose_node` needs none.
     """
 
-    def __init__(self, programs: Binaries, *, node_lease_s: int = 40) -> None:
+    def __init__(self, programs: Binaries, *, node_lease_s: int = 120) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_NEEDED_BYTES
         data = Path(tempfile.mkdtemp(prefix=PREFIX, dir=MEMORY if in_memory else None))

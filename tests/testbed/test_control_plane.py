@@ -113,6 +113,21 @@ def test_a_budget_refuses_an_eviction_in_a_dry_run_too_and_then_allows_one(clust
     running(cluster, "web", 2)
 
 
+def test_pods_that_were_only_marked_as_not_ready_are_ready_again(cluster: ControlPlane):
+    """As the node controller marks all pods of a node whose kubelet was silent for a while."""
+    cluster.add_nodes(1)
+    cluster.namespace(NAMESPACE)
+    cluster.admin.create(deployment("web", NAMESPACE, 2))
+    cluster.admin.create(budget("web", NAMESPACE, minAvailable=1))
+    running(cluster, "web", 2)
+    until("the budget", lambda: disruption(cluster, "web")["currentHealthy"] == 2)
+    for one in cluster.admin.list("Pod", NAMESPACE):
+        not_ready = {"conditions": [{"type": "Ready", "status": "False"}]}
+        cluster.admin.patch_status("Pod", one["metadata"]["name"], not_ready, NAMESPACE)
+    until("fewer", lambda: disruption(cluster, "web")["currentHealthy"] < 2)
+    until("all again", lambda: disruption(cluster, "web")["currentHealthy"] == 2)
+
+
 def test_two_budgets_over_one_pod_are_a_server_error(cluster: ControlPlane):
     cluster.add_nodes(1)
     cluster.namespace(NAMESPACE)
