@@ -11,6 +11,7 @@ import numpy as np
 
 from detectors.events import KernelEvent
 from detectors.snapshot import Snapshot
+from rules.vocabulary import EventKind
 
 #: Clocks of nodes and of Prometheus agree within this; a boot time that moves by less is a clock being set.
 _CLOCK_STEP_S = 120.0
@@ -44,8 +45,8 @@ class BootWatch:
 
     def told_by(self, event: KernelEvent, at: datetime) -> datetime | None:
         """When the node booted, if this event is the first one of another boot than the node's last events."""
-        if not (event.trusted and event.boot_id):
-            return None
+        if not (event.trusted and event.boot_id) or event.kind is EventKind.COVERAGE_LOST:
+            return None  # a gap is told by the boot after it
         before = self._boot_id.get(event.node)
         if not self._new_id(event.node, event.boot_id, at) or before is None:
             return None

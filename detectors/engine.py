@@ -11,6 +11,7 @@ from itertools import groupby
 from detectors.faults import FaultBook
 from detectors.findings import Incident, Signal, Verdict
 from detectors.incidents import IncidentBook
+from detectors.node_reports import NodeReports
 from detectors.peers import PeerWatch
 from detectors.snapshot import Snapshot
 from detectors.telemetry import TelemetryWatch
@@ -39,6 +40,7 @@ class Engine:
         self._thresholds = ThresholdWatch(rules)
         self._telemetry = TelemetryWatch(rules)
         self._peers = PeerWatch(rules)
+        self._reports = NodeReports()
         self._verdicts = VerdictTable(rules.policy)
         self._measured: tuple[Signal, ...] = ()
         self.incidents = IncidentBook(rules.policy.incidents)
@@ -51,7 +53,7 @@ class Engine:
         facts, gaps = self.faults.take(snapshot), self._telemetry.look(snapshot)
         if snapshot.telemetry_at is None:
             self._measured = (*self._thresholds.look(snapshot), *self._peers.look(snapshot))
-        signals = distinct((*facts, *gaps, *self._measured))
+        signals = distinct((*facts, *gaps, *self._reports.look(snapshot), *self._measured))
         by_gpu: dict[str, list[Signal]] = defaultdict(list)
         for signal in signals:
             if signal.gpu:

@@ -8,14 +8,18 @@ from datetime import datetime
 
 from rules.vocabulary import EventKind, FaultAction, FaultClass, Severity
 
+#: The source of an event that came as a metric; all others are logs.
+EXPORTER = "exporter"
+
 
 @dataclass(frozen=True, slots=True)
 class KernelEvent:
     """One fault or boundary that the driver logged.
 
     `at` is None where the record has no absolute time; `monotonic_s` is seconds since boot where the record has
-    that. `source` is how the event came (log, journal, kmsg, exporter). `trusted` is False for text that did not
-    come from the kernel: such an event is shown and never acted on. `place` is where on the GPU it happened
+    that. `source` is the road by which the event came (log, journal, kmsg, loki, exporter; with `agent` before it where
+    a node's agent read it): the same by two roads is one event. `trusted` is False for text that did not come from the
+    kernel: such an event is shown and never acted on. `place` is where on the GPU it happened
     (`GPC 1 TPC 3`, `link 14`), for rules that look for repeats at one place. `line` is 1-based.
     """
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from detectors.events import EXPORTER
 from detectors.findings import Signal
 from detectors.standing import Standing
 from rules.schema import Escalation, VerdictPolicy
@@ -42,7 +43,8 @@ class Raised:
 class Fault:
     """One open fault at one place of one GPU (or of a node, where the GPU is not known).
 
-    `asked` is the driver's own newest word about what the GPU needs, and `asked_at` when it said so.
+    `asked` is the driver's own newest word about what the GPU needs, and `asked_at` when it said so. `heard` is how
+    often each source told it: the same line by two roads is one occurrence.
     """
 
     node: str
@@ -64,8 +66,7 @@ class Fault:
     raised: Raised | None = None
     asked: FaultAction | None = None
     asked_at: datetime | None = None
-    logged: int = 0
-    exported: int = 0
+    heard: dict[str, int] = field(default_factory=dict)
     jobs: set[str] = field(default_factory=set)
 
     @property
@@ -80,8 +81,14 @@ class Fault:
 
     @property
     def count(self) -> int:
-        """How often it was seen: the log counts each; an exporter's codes count only where no log does."""
-        return self.logged or self.exported
+        """How often it was seen: what the log that has most of it says; an exporter's codes count only without any."""
+        logged = (times for source, times in self.heard.items() if source != EXPORTER)
+        return max(logged, default=self.heard.get(EXPORTER, 1))
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether a log told it, not only an exporter's codes."""
+        return any(source != EXPORTER for source in self.heard)
 
     @property
     def tier(self) -> Tier:
@@ -99,13 +106,14 @@ class Fault:
         A log's word goes before an exporter's, whose time and text are only echoes. What an earlier fault explained
         stays explained, however long it goes on.
         """
-        if other.logged and not self.logged:
+        if other.is_logged and not self.is_logged:
             self.last, self.text, self.secondary_to = other.last, other.text, other.secondary_to
             self.pci, self.boot_id = other.pci or self.pci, other.boot_id or self.boot_id
-        elif other.logged or not self.logged:
+        elif other.is_logged or not self.is_logged:
             self.last = max(self.last, other.last)
         self.first = min(self.first, other.first)
-        self.logged, self.exported = self.logged + other.logged, self.exported + other.exported
+        for source, times in other.heard.items():
+            self.heard[source] = self.heard.get(source, 0) + times
         self.action = max(self.action, other.action, key=lambda action: action.rank)
         if other.standing.tier < self.standing.tier:
             self.severity, self.text, self.standing = other.severity, other.text, other.standing
@@ -180,4 +188,5 @@ class Fault:
             trusted=self.trusted,
             place=self.place or None,
             jobs=(self.job,) if self.job else tuple(sorted(self.jobs)),
+            sources=tuple(sorted(self.heard)),
         )

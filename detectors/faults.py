@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 
 from detectors.boundaries import BootWatch
 from detectors.classify import classify
-from detectors.events import KernelEvent
+from detectors.events import EXPORTER, KernelEvent
 from detectors.fault import Fault, FaultKey
 from detectors.findings import Signal
-from detectors.gpu_map import EXPORTER, GpuMap, Place
+from detectors.gpu_map import SAME_FAULT, GpuMap, Place
 from detectors.kernel_text import ResetPhase, reset_phase
 from detectors.repeats import Occurrence, Repeats
 from detectors.secondary import SecondaryTracker
@@ -30,6 +30,8 @@ from rules.vocabulary import FAULT_KINDS, Boundary, CauseClass, EventKind, Fault
 _MOST_TRUSTED, _MOST_UNTRUSTED = 512, 32
 #: A cause may be logged so much later than its consequence.
 _DISORDER = timedelta(seconds=10)
+#: A line that comes later than this is not asked whether something has ended its fault meanwhile.
+_LATEST = timedelta(days=7)
 
 
 class FaultBook:
@@ -43,6 +45,8 @@ class FaultBook:
         self._repeats = Repeats(rules)
         self._secondary = SecondaryTracker(rules)
         self._recovery: dict[tuple[str, str], tuple[datetime, FaultAction]] = {}
+        self._boundaries: dict[tuple[str, Boundary, str], datetime] = {}
+        self._ended: dict[tuple[str, str, str], datetime] = {}
         self.counts: Counter[str] = Counter()
 
     def take(self, snapshot: Snapshot) -> list[Signal]:
@@ -65,6 +69,8 @@ class FaultBook:
             self._placed(place)
         self._end(lambda fault: fault.is_over(snapshot.at), "expired")
         self._repeats.expire(snapshot.at)
+        self._boundaries = {key: at for key, at in self._boundaries.items() if snapshot.at - at < _LATEST}
+        self._ended = {key: at for key, at in self._ended.items() if snapshot.at - at < _LATEST}
         return self._signals(snapshot.at)
 
     def open_faults(self) -> tuple[Fault, ...]:
@@ -117,6 +123,9 @@ class FaultBook:
         if Boundary.REBOOT in standing.cleared_by and self._boots.is_over(event.node, event.boot_id, at):
             self.counts["before_boot"] += event.count
             return
+        if self._was_ended(event, standing, at, gpu):
+            self.counts["after_its_end"] += event.count
+            return
         driver = self._map.driver_of(event.node) or event.driver_version
         event = self._secondary.mark(classify(event, self._rules, driver))
         self._map.sight(event, at)
@@ -147,7 +156,6 @@ class FaultBook:
 
     def _add(self, event: KernelEvent, standing: Standing, at: datetime, gpu: str, jobs: tuple[str, ...]) -> None:
         """Open a fault, or count one more occurrence of it."""
-        exported = event.source == EXPORTER
         of_job = standing.cause_class is CauseClass.APPLICATION and bool(jobs)
         new = Fault(
             node=event.node,
@@ -166,8 +174,7 @@ class FaultBook:
             secondary_to=event.secondary_to,
             standing=standing,
             boot_id=event.boot_id,
-            logged=0 if exported else event.count,
-            exported=event.count if exported else 0,
+            heard={event.source: event.count},
             jobs=set(jobs),
         )
         heard = self._recovery.get((event.node, new.where))
@@ -177,7 +184,7 @@ class FaultBook:
         steps = escalations(event, self._rules)
         if fault is None or not steps:
             return
-        who = Occurrence(at, fault.place, jobs[0] if jobs else "", event.pid, exported)
+        who = Occurrence(at, fault.place, jobs[0] if jobs else "", event.pid, event.source == EXPORTER)
         self._repeats.add(event.node, fault.where, standing.name, who)
         for step in steps:
             times = self._repeats.reached(event.node, fault.where, standing.name, step, fault.place, at)
@@ -241,6 +248,8 @@ class FaultBook:
     def _close(self, node: str, boundary: Boundary, at: datetime, pci: str | None = None, gpu: str = "") -> None:
         """End what a boundary ends, on a whole node or at one GPU of it."""
         places = {place for place in (pci, gpu or self._map.gpu_at(node, pci)) if place}
+        for place in places or {""}:
+            self._boundaries[node, boundary, place] = max(at, self._boundaries.get((node, boundary, place), at))
 
         def ended(fault: Fault) -> bool:
             here = not places or bool(places & {fault.gpu, fault.pci})
@@ -257,13 +266,26 @@ class FaultBook:
             if (not places or places & {fault.gpu, fault.pci}) and fault.asked_at is not None and fault.asked_at < at:
                 fault.asked = fault.asked_at = None
 
+    def _was_ended(self, event: KernelEvent, standing: Standing, at: datetime, gpu: str) -> bool:
+        """Whether its fault was over before the event came: by another road it may come late."""
+        told = self._ended.get((event.node, gpu or event.pci or "", standing.name))
+        if event.source == EXPORTER and told is not None and at - told < SAME_FAULT:
+            return True
+        return any(
+            at < self._boundaries.get((event.node, boundary, place), at)
+            for boundary in standing.cleared_by
+            for place in {"", event.pci or "", gpu}
+        )
+
     def _cancel(self, node: str, where: str, code: int) -> None:
         self._end(lambda fault: fault.code == code and fault.where == where, "cancelled", node)
 
     def _end(self, ended: Callable[[Fault], bool], why: str, node: str | None = None) -> None:
         for faults in self._open.values() if node is None else [self._open[node]]:
             for key in [key for key, fault in faults.items() if ended(fault)]:
-                del faults[key]
+                fault = faults.pop(key)
+                if fault.is_logged:
+                    self._ended[fault.node, fault.where, fault.standing.name] = fault.last
                 self.counts[why] += 1
 
     # --------------------------------------------------------------- telling

@@ -23,7 +23,7 @@ class Signal:
 
     `rule` names the rule, code or detector that made it; `value`, `limit` and `unit` are what a person checks;
     `look` is the PromQL or the log line to look at. `gpu` is "" for a node's signal. `weight` is what it adds to
-    the score (0 to 1). `count` is how many events or ticks stand behind it.
+    the score (0 to 1). `count` is how many events or ticks stand behind it; `sources` are the roads by which they came.
     """
 
     detector: str
@@ -47,6 +47,7 @@ class Signal:
     trusted: bool = True
     place: str | None = None
     jobs: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, str, str, str]:

@@ -9,14 +9,12 @@ from collections import defaultdict
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from detectors.events import KernelEvent
+from detectors.events import EXPORTER, KernelEvent
 from detectors.identity import GpuRef, same_refs
 from detectors.snapshot import Snapshot
 
-#: `KernelEvent.source` of events that an exporter's code metrics made.
-EXPORTER = "exporter"
 #: A log line and the exporter's edge about it lie no further apart (scrape and sampling intervals add up).
-_SAME_FAULT = timedelta(minutes=3)
+SAME_FAULT = timedelta(minutes=3)
 
 
 class Place(NamedTuple):
@@ -84,7 +82,7 @@ class GpuMap:
 
         Where several could be meant (a job that crashed on eight GPUs), nothing is concluded.
         """
-        self._sightings = {key: at for key, at in self._sightings.items() if now - at <= 2 * _SAME_FAULT}
+        self._sightings = {key: at for key, at in self._sightings.items() if now - at <= 2 * SAME_FAULT}
         addresses: dict[tuple[str, int], list[tuple[str, datetime]]] = defaultdict(list)
         gpus: dict[tuple[str, int], list[tuple[str, datetime]]] = defaultdict(list)
         taken = {(node, gpu) for (node, _), gpu in self._at.items()} if self._sightings else set()
@@ -96,6 +94,6 @@ class GpuMap:
         learned = []
         for (node, code), at_pci in addresses.items():
             of_gpu = gpus.get((node, code), [])
-            if len(at_pci) == 1 and len(of_gpu) == 1 and abs(at_pci[0][1] - of_gpu[0][1]) <= _SAME_FAULT:
+            if len(at_pci) == 1 and len(of_gpu) == 1 and abs(at_pci[0][1] - of_gpu[0][1]) <= SAME_FAULT:
                 learned.append(Place(node, at_pci[0][0], of_gpu[0][0]))
         return [place for place in learned if self.learn(*place)]

@@ -133,7 +133,7 @@ class Assembler:
         if slot is None:
             self._slots.append(_Slot(event, open=False))  # its first record was lost: a fault of an unknown GPU
         else:
-            slot.event = replace(slot.event, text=_joined(slot.event.text, event.text))
+            slot.event = replace(slot.event, text=_joined(slot.event.text, event.text), sequence=event.sequence)
             slot.open = False
 
     def _remember(self, error: _SwitchError) -> None:

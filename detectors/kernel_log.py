@@ -65,8 +65,12 @@ class KernelLogParser:
         self._calendar = Calendar(boot_time, now, year)
         self._assembler = Assembler()
 
-    def feed(self, line: bytes) -> Sequence[KernelEvent]:
-        """Takes the next line, with or without its newline, and returns the events that are complete now."""
+    def feed(self, line: bytes, sequence: int | None = None) -> Sequence[KernelEvent]:
+        """Takes the next line, with or without its newline, and returns the events that are complete now.
+
+        `sequence` is the line's number where whoever reads the log gives it one. A statement of several lines has that
+        of the line that completes it.
+        """
         stats = self.stats
         stats.lines += 1
         if len(line) > MAX_LINE_BYTES:
@@ -80,7 +84,7 @@ class KernelLogParser:
             if isinstance(said, Malformed):
                 stats.malformed += 1
             elif said is not None:
-                done = self._assembler.push(self._placed(said.event, record), said.part)
+                done = self._assembler.push(self._placed(said.event, record, sequence), said.part)
                 stats.folded = self._assembler.folded
                 stats.events += len(done)
                 return done
@@ -92,7 +96,7 @@ class KernelLogParser:
         self.stats.events += len(done)
         return done
 
-    def _placed(self, event: KernelEvent, record: Record) -> KernelEvent:
+    def _placed(self, event: KernelEvent, record: Record, sequence: int | None) -> KernelEvent:
         at, notes = self._calendar.settle(record.stamp)
         self.stats.untrusted += not event.trusted
         self.stats.clamped += bool(notes)
@@ -101,7 +105,7 @@ class KernelLogParser:
             line=self.stats.lines,
             at=at,
             monotonic_s=record.stamp.monotonic_s,
-            sequence=record.sequence,
+            sequence=record.sequence if sequence is None else sequence,
             node=self._node or record.node,
             boot_id=record.boot_id,
             source=record.source,

@@ -16,7 +16,7 @@ from detectors.latch import Latch
 from detectors.snapshot import Snapshot
 from detectors.thresholds import of_node
 from rules.schema import RuleBook
-from rules.vocabulary import CauseClass, EventKind, FaultAction, Tier
+from rules.vocabulary import CauseClass, EventKind, FaultAction, Severity, Tier
 
 Bools = NDArray[np.bool_]
 
@@ -152,7 +152,11 @@ class TelemetryWatch:
 
     def _log_gaps(self, snapshot: Snapshot) -> list[Signal]:
         """One signal a node whose kernel log was found to have a gap: what happened in it nobody knows."""
-        self._gaps |= {event.node: event for event in snapshot.events if event.kind is EventKind.COVERAGE_LOST}
+        self._gaps |= {
+            event.node: event
+            for event in snapshot.events
+            if event.kind is EventKind.COVERAGE_LOST and event.severity is not Severity.INFO
+        }
         oldest = snapshot.at - _GAP_TOLD_FOR
         self._gaps = {node: event for node, event in self._gaps.items() if (event.at or snapshot.at) >= oldest}
         return [

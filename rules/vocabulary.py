@@ -99,6 +99,7 @@ class EventKind(StrEnum):
     PROBE_FAILED = "probe_failed"
     GPU_MAP = "gpu_map"
     COVERAGE_LOST = "coverage_lost"
+    NODE_STATE = "node_state"
 
 
 #: Kinds that are faults, the ones `gpuwarden xid decode` prints.
