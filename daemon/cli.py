@@ -93,6 +93,25 @@ def run(
 
 
 @app.command()
+def agent(
+    config: ConfigOption = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Say whether log, spool and controller can be used, and what to fix, and stop."),
+    ] = False,
+) -> None:
+    """Read this node's kernel log and send its fault events to the controller. Needs the section `agent`.
+
+    Nothing is lost: what was read is kept in agent.spool until the controller has it in its ledger.
+
+    Example: gpuwarden agent --config gpuwarden.yaml --check
+    """
+    from daemon.commands.agent import agent as command
+
+    raise typer.Exit(command(config, check=check))
+
+
+@app.command()
 def audit(
     out: Annotated[Path, typer.Option("--out", help="Folder for report.json and report.html.")],
     start: Annotated[str, typer.Option("--start", help="RFC 3339 (2026-11-01T00:00:00Z) or unix seconds.")],

@@ -183,9 +183,8 @@ def fold(into: Folded, event: KernelEvent) -> None:
     minute = None if seconds is None else seconds // 60
     key = (
         event.node, event.kind, event.code, event.pci, event.gpu_instance, event.place, event.pid, event.trusted,
-        event.recovery_value, event.gpu_uuid, event.severity, event.source,
-        event.text[:48] if event.kind is EventKind.RAS else "",
-        minute,
+        event.recovery_value, event.gpu_uuid, event.severity, event.source, event.boot_id,
+        event.text[:48] if event.kind is EventKind.RAS else "", minute,
     )  # fmt: skip
     if key not in into:
         into[key] = event

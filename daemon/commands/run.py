@@ -1,33 +1,35 @@
 """`gpuwarden run`: the daemon. Wires configuration, rules, ledger, loop and HTTP, and ends on SIGTERM or SIGINT."""
 
-import logging
-import signal
-import sys
 import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import structlog
 import yaml
 from pydantic import ValidationError
 
+from daemon.agent.wire import AUDIENCE
 from daemon.commands.output import CommandError, ExitCode, complain, say, settings
+from daemon.commands.process import log_to_stderr, stopped_by_signals
 from daemon.config import Config
+from daemon.event_inbox import EventInbox
 from daemon.heaps import keep_heaps_few
 from daemon.ledger import Ledger, LedgerError
 from daemon.loop import Loop
 from daemon.metrics import Metrics
 from daemon.secrets import SECRET, only_host, without_password
+from daemon.tls import CertificateError
 from daemon.version import own_version
-from daemon.web import Health, Web
+from daemon.web import Crowd, Health, Web
+from remediation.agents import users_of
 from remediation.modes import Mode
 from rules.schema import RuleBook
 
 if TYPE_CHECKING:
     from daemon.acting import Acting
+    from daemon.intake import Intake
 
 log = structlog.get_logger()
 
@@ -52,9 +54,9 @@ def run(path: Path | None, *, check: bool, once: bool, mode: Mode | None = None)
         say(yaml.safe_dump(_shown(config), sort_keys=False).rstrip())
         say(f"# rules: {len(rules.xid)} codes, {len(rules.thresholds)} thresholds, digest {rules.digest}")
         return ExitCode.OK
-    _log_to_stderr(config.log_level)
+    log_to_stderr(config.log_level)
     keep_heaps_few()
-    stop = _stopped_by_signals()
+    stop = stopped_by_signals()
     try:
         with Ledger.open(config.ledger.url, now=lambda: datetime.now(UTC)) as ledger:
             metrics = Metrics()
@@ -93,19 +95,6 @@ def _acting(config: Config, rules: RuleBook, ledger: Ledger, metrics: Metrics) -
         raise CommandError(str(error), ExitCode.USAGE) from error
 
 
-def _stopped_by_signals() -> threading.Event:
-    """Set by the first SIGTERM or SIGINT, so that a tick ends whole; a second one ends the process at once."""
-    stop = threading.Event()
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        stop.set()
-        signal.signal(number, signal.SIG_DFL)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
-    return stop
-
-
 class Daemon:
     """The process: stands by while another one leads, and watches while none does."""
 
@@ -118,6 +107,8 @@ class Daemon:
         self._metrics = metrics
         self._acting = acting
         self._loop: Loop | None = None
+        #: rung by the intake for the loop
+        self._bell = threading.Event()
 
     def one_tick(self, stop: threading.Event) -> int:
         """A single tick; the exit code says whether Prometheus answered and the ledger took it.
@@ -150,9 +141,13 @@ class Daemon:
 
     def watch(self, stop: threading.Event) -> int:
         """Until told to stop: one loop for each term in which no other process leads."""
-        listen = self._config.listen
+        listen, limits = self._config.listen, self._config.intake
+        crowd = Crowd(limits.connections, limits.connections_per_address)
         try:
-            web = Web(listen, self._metrics.registry, self.health)
+            web = Web(listen, self._metrics.registry, self.health, self._intake(), crowd)
+        except CertificateError as error:
+            complain(str(error))
+            return ExitCode.USAGE
         except OSError as error:
             where = f"{listen.host}:{listen.port}"
             complain(f"cannot listen on {where}: {error.strerror}; set listen.host and listen.port to what is free")
@@ -187,7 +182,25 @@ class Daemon:
         return Health(alive=True, ready=bool(said), why=(said or "starting",))
 
     def _new_loop(self) -> Loop:
-        return Loop(self._config, self._rules, self._ledger, metrics=self._metrics, acting=self._acting)
+        inbox = EventInbox(self._ledger, self._bell) if self._config.intake.enabled else None
+        return Loop(self._config, self._rules, self._ledger, metrics=self._metrics, acting=self._acting, inbox=inbox)
+
+    def _intake(self) -> "Intake | None":
+        """Where agents report, with its own connection to the API server. Raises CommandError."""
+        config = self._config
+        if not config.intake.enabled or config.kubernetes is None:
+            return None
+        from daemon.acting import NoClusterError, connect
+        from daemon.intake import Intake
+        from remediation.cluster.identity import TokenIdentities
+
+        try:
+            cluster = connect(config.kubernetes)
+        except NoClusterError as error:
+            raise CommandError(str(error), ExitCode.USAGE) from error
+        users = users_of(config.intake.service_accounts, config.kubernetes.namespace)
+        identities = TokenIdentities(cluster, AUDIENCE, users)
+        return Intake(config.intake, identities, self._ledger, self._metrics, self._bell, lambda: datetime.now(UTC))
 
     def _stand_by(self, stop: threading.Event) -> None:
         """Wait until this process leads, or the lease cannot be asked for: then somebody has to watch all the same."""
@@ -217,15 +230,3 @@ def _shown(config: Config) -> dict[str, Any]:
     if config.tickets is not None:
         shown["tickets"]["url"] = only_host(config.tickets.url)
     return shown
-
-
-def _log_to_stderr(level: str) -> None:
-    """key=value lines on stderr, coloured only on a terminal."""
-    render: list[structlog.typing.Processor] = [structlog.dev.ConsoleRenderer()]
-    if not sys.stderr.isatty():
-        render = [structlog.processors.format_exc_info, structlog.processors.LogfmtRenderer()]
-    structlog.configure(
-        processors=[structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True), *render],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
