@@ -3,6 +3,7 @@
 `gpuwarden run --check` prints the effective configuration. A wrong file is refused with file, line, key and reason.
 """
 
+import ipaddress
 import re
 from pathlib import Path
 from typing import Literal, Self
@@ -10,11 +11,13 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from daemon.agent.config import AgentConfig
 from remediation.modes import HANDS, Mode, Modes
 from rules.loader import Problem, RuleError, problems_of, read_yaml
 from rules.schema import Seconds, Strict
 from rules.vocabulary import OPERATIONS, Action
 
+_SERVICE_ACCOUNT = re.compile(r"(?:[a-z0-9][-a-z0-9]*/)?[a-z0-9][-.a-z0-9]*")
 _MATCHER = re.compile(r'[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"([^"\\]|\\.)*"')
 
 
@@ -129,10 +132,19 @@ class LedgerConfig(Strict):
 
 
 class ListenConfig(Strict):
-    """Where /metrics, /healthz and /readyz are served. Loopback unless told otherwise."""
+    """Where /metrics, /healthz and /readyz are served, and events of agents taken. Loopback unless told otherwise."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=9844, ge=0, le=65535)
+    #: PEM files; with them all of it is served over TLS. Read again when they change
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together: give both or none")
+        return self
 
 
 class KubernetesConfig(Strict):
@@ -176,6 +188,34 @@ class TicketsConfig(Strict):
         return self
 
 
+class IntakeConfig(Strict):
+    """The intake of what agents on the nodes report (`daemon.intake`), and how much one node may ask of it."""
+
+    enabled: bool = False
+    #: service accounts that agents run as: NAMESPACE/NAME, or NAME in `kubernetes.namespace`
+    service_accounts: tuple[str, ...] = Field(default=("gpuwarden-agent",), min_length=1)
+    #: take tokens in the clear on an address that others can reach
+    allow_plaintext: bool = False
+    #: connections at once, in all and from one address
+    connections: int = Field(default=512, ge=1, le=65536)
+    connections_per_address: int = Field(default=64, ge=1, le=65536)
+    #: requests that are worked on at once, in all and of one node
+    requests: int = Field(default=64, ge=1, le=1024)
+    requests_per_node: int = Field(default=2, ge=1, le=1024)
+    #: what one node may send over time; a new node may send as much at once
+    bytes_per_minute: int = Field(default=8 << 20, ge=1 << 20)
+    reports_per_minute: int = Field(default=1000, ge=500)
+    reports_per_day: int = Field(default=50_000, ge=500)
+
+    @field_validator("service_accounts")
+    @classmethod
+    def _are_accounts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for account in value:
+            if _SERVICE_ACCOUNT.fullmatch(account) is None:
+                raise ValueError(f"a service account is NAME or NAMESPACE/NAME, got {account!r}")
+        return value
+
+
 class Config(Strict):
     """The whole of `gpuwarden.yaml`."""
 
@@ -192,6 +232,10 @@ class Config(Strict):
     mode: Mode = Mode.OBSERVE
     #: by action, where it is another one than `mode`
     modes: dict[Action, Mode] = {}
+    #: what is taken from agents on the nodes
+    intake: IntakeConfig = IntakeConfig()
+    #: what `gpuwarden agent` does on its node; nothing else reads it
+    agent: AgentConfig = AgentConfig()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @field_validator("modes")
@@ -214,10 +258,33 @@ class Config(Strict):
             )
         return self
 
+    @model_validator(mode="after")
+    def _knows_its_agents(self) -> Self:
+        if not self.intake.enabled:
+            return self
+        if self.kubernetes is None:
+            raise ValueError(
+                "intake.enabled needs the section `kubernetes`: the API server says whose an agent's token is"
+            )
+        clear = self.listen.tls_cert is None and not self.intake.allow_plaintext
+        if clear and not _is_loopback(self.listen.host):
+            raise ValueError(
+                f"intake.enabled on {self.listen.host} without TLS takes tokens in the clear; give listen.tls_cert and "
+                "listen.tls_key, or set intake.allow_plaintext where something in between does TLS"
+            )
+        return self
+
     @property
     def how_far(self) -> Modes:
         """The mode of each action."""
         return Modes(self.mode, self.modes)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class ConfigError(Exception):
@@ -253,8 +320,12 @@ def load_config(path: Path | None) -> Config:
     tickets = config.tickets
     if tickets is not None and tickets.token_file is not None:
         tickets = tickets.model_copy(update={"token_file": base / tickets.token_file})
+    listen = config.listen
+    if listen.tls_cert is not None and listen.tls_key is not None:
+        listen = listen.model_copy(update={"tls_cert": base / listen.tls_cert, "tls_key": base / listen.tls_key})
     return config.model_copy(
         update={
+            "listen": listen,
             "kubernetes": cluster,
             "tickets": tickets,
             "rules": tuple(base / extra for extra in config.rules),

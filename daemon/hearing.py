@@ -1,5 +1,7 @@
 """The kernel logs that the loop follows: what is new in them, once, and with a time that can be relied on.
 
+What agents report of their nodes' own logs comes from the ledger (`daemon.event_inbox`) and is taken with it.
+
 A followed file is read from its beginning when the daemon starts. What was taken in before a restart is no news (see
 `daemon.memory.Heard`), and a record from before the start that has no time of its own could be of any age: it opens
 nothing.
@@ -13,8 +15,9 @@ from datetime import datetime, timedelta
 import structlog
 
 from daemon.config import KernelLog
+from daemon.event_inbox import EventInbox
 from daemon.logs import Folded, FollowedLog, LogFile, LogSourceError, fold, in_order, utc
-from daemon.memory import Heard
+from daemon.memory import HEARD, Heard, pack_heard
 from detectors.events import KernelEvent
 from rules.schema import RuleBook
 from rules.vocabulary import FAULT_KINDS, EventKind
@@ -29,8 +32,16 @@ _OF_ANY_AGE = "written before the start, with no time of its own"
 class Hearing:
     """All followed logs. `counts` gets what could not be used, by reason; only the loop's thread calls this."""
 
-    def __init__(self, logs: Sequence[KernelLog], rules: RuleBook, oldest: datetime, counts: Counter[str]) -> None:
+    def __init__(
+        self,
+        logs: Sequence[KernelLog],
+        rules: RuleBook,
+        oldest: datetime,
+        counts: Counter[str],
+        inbox: EventInbox | None = None,
+    ) -> None:
         self.heard = Heard({})
+        self._inbox = inbox
         self._oldest = oldest
         self._heard_until: datetime | None = None
         self._counts = counts
@@ -41,14 +52,21 @@ class Hearing:
         self._waiting: dict[str, Folded] = defaultdict(dict)
 
     def resume(self, heard: Heard, last_tick: datetime | None) -> None:
-        """Go on from where the process before this one stopped: whatever was written since is news, however old."""
+        """Go on from where the process before this one stopped: whatever was written since is news, however old.
+
+        Raises LedgerUnavailable.
+        """
         self.heard = heard
         self._heard_until = last_tick
         if last_tick is not None:
             self._oldest = min(self._oldest, last_tick)
+        if self._inbox is not None:
+            self._inbox.resume(last_tick)
 
     def listen(self, now: datetime, boot_at: Callable[[str], float | None]) -> None:
         """Read what was written since the last call. `boot_at` gives a node's boot in unix seconds, where known."""
+        if self._inbox is not None:
+            self._inbox.look(now, self._counts)
         for followed in self._logs:
             name = followed.path
             events = self._read(followed, name)
@@ -63,7 +81,7 @@ class Hearing:
     @property
     def is_urgent(self) -> bool:
         """Whether a fault waits that the kernel itself reported: that can't wait for the next poll."""
-        return any(
+        return (self._inbox is not None and self._inbox.is_urgent) or any(
             event.kind in FAULT_KINDS and event.trusted for held in self._waiting.values() for event in held.values()
         )
 
@@ -79,7 +97,13 @@ class Hearing:
                     self.heard.take(name, event)
                     fold(due, event)
         self._waiting = later
+        if self._inbox is not None:
+            self._inbox.take(until, due)
         return in_order(due)
+
+    def memory(self) -> dict[str, bytes]:
+        """How far all of it was taken, for the ledger's state table."""
+        return {HEARD: pack_heard(self.heard)} | (self._inbox.memory() if self._inbox is not None else {})
 
     def give_back(self, events: Iterable[KernelEvent]) -> None:
         """Events that were taken for a tick that broke before it could use them."""

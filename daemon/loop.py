@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from daemon.config import Config
+from daemon.event_inbox import EventInbox
 from daemon.hearing import Hearing
 from daemon.ingest.assemble import Assembler
 from daemon.ingest.decode import PrometheusError
@@ -23,7 +24,7 @@ from daemon.ingest.poller import Poller
 from daemon.ledger import Entry, EntryKind, Ledger, encode_body
 from daemon.logs import utc
 from daemon.measuring import measured
-from daemon.memory import FAULTS, HEARD, Before, Place, VerdictMemory, pack_faults, pack_heard
+from daemon.memory import FAULTS, Before, Place, VerdictMemory, pack_faults
 from daemon.metrics import Metrics
 from daemon.prometheus import Prometheus
 from daemon.pulling import Answers, Pull, TickTimes
@@ -93,6 +94,7 @@ class Loop:
         *,
         metrics: Metrics,
         acting: "Acting | None" = None,
+        inbox: EventInbox | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._config = config
@@ -114,18 +116,16 @@ class Loop:
         self._recorder = Recorder(ledger, metrics)
         self._memory = VerdictMemory()
         oldest = utc(self._started_at - config.prometheus.warm_up)
-        self._hearing = Hearing(config.kernel_logs, rules, oldest, self.counts)
+        self._hearing = Hearing(config.kernel_logs, rules, oldest, self.counts, inbox)
         self._before = Before()
-        self._has_begun = False
+        self._has_begun = self._has_ticked = False
         self._in_hand: Sequence[KernelEvent] = ()
         self._verdicts: tuple[Verdict, ...] = ()
         self._places: dict[str, Place] = {}
         self._blind: Blindness | None = None
         self._partial: tuple[str, ...] = ()
-        self._beat_at = self._started_at
-        self._has_ticked = False
+        self._beat_at = self._polled_at = self._started_at
         self._times = TickTimes()
-        self._polled_at = self._started_at
         self._rested_s = self._look_s = 0.0
 
     # ------------------------------------------------------------ life cycle
@@ -351,7 +351,7 @@ class Loop:
             self._places[gpu.uuid] = (gpu.node, gpu.index, gpu.pci)
         source = "" if self._blind is None else str(self._blind)
         state = self._memory.pack(tick.at, source, tick.verdicts, self._places)
-        state |= {FAULTS: pack_faults(self.engine.faults.open_faults()), HEARD: pack_heard(self._hearing.heard)}
+        state |= {FAULTS: pack_faults(self.engine.faults.open_faults())} | self._hearing.memory()
         if self._acting is not None:
             state |= self._acting.memory()
         if self._recorder.flush(state):

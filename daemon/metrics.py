@@ -128,6 +128,16 @@ class Metrics:
         )  # fmt: skip
         for result in TRIES:
             self.tickets.labels(result)
+        self.intake_requests = Counter(
+            "gpuwarden_intake_requests_total", "Requests of agents, by how they ended.", ("result",), registry=registry
+        )
+        self.intake_reports = Counter(
+            "gpuwarden_intake_reports_total", "Reports of agents, by what came of them.", ("result",), registry=registry
+        )
+        self.intake_seconds = Histogram(
+            "gpuwarden_intake_seconds", "Time from a request's headers to its reports in the ledger.",
+            registry=registry, buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+        )  # fmt: skip
         self.breaker_open = Gauge(
             "gpuwarden_breaker_open", "1 while the circuit breaker holds everything back.", registry=registry
         )

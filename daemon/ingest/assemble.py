@@ -157,9 +157,13 @@ class Assembler:
         return -1, -1 if node is None else node
 
     def renamed(self, event: KernelEvent) -> KernelEvent:
-        """An event under the name that the metrics use for its node."""
+        """An event under the name that the metrics use for its node, and about none of another node's GPUs."""
         row = self.fleet.find_node(event.node)
-        return event if row is None else replace(event, node=self.fleet.nodes[row].name)
+        node = event.node if row is None else self.fleet.nodes[row].name
+        home = self.fleet.home_of(event.gpu_uuid) if event.gpu_uuid else None
+        if home is not None and home != node:
+            return replace(event, node=node, gpu_uuid=None, notes=(*event.notes, f"its GPU is one of {home}'s"))
+        return replace(event, node=node)
 
     def boot_at(self, node: str) -> float | None:
         """When a node booted, in unix seconds, where its exporter says so."""

@@ -102,6 +102,11 @@ class Fleet:
         """For each GPU row the first row of the same device: MIG instances share one, a whole GPU is its own."""
         return np.array(self._device_of, np.intp)
 
+    def home_of(self, uuid: str) -> str | None:
+        """The node of a GPU already known by this UUID."""
+        row = self._device_of_uuid.get(uuid)
+        return None if row is None else self.gpus[row].node
+
     def find_gpu(self, gpu: GpuRef) -> int | None:
         """The row of a GPU already known."""
         return self._gpu_row.get(gpu.key)

@@ -37,7 +37,7 @@ class EntryKind(StrEnum):
     `ATTEMPT` is written before the cluster is changed, `OUTCOME` after it. `RESTART` is how far the restart of a job
     has come, written before each step of it. `OPERATION` is how far work on a node itself has come. `TICKET` is how far
     a ticket to people has come, written before it is sent and after its answer. `HUMAN` is what a person said: an
-    approval, a hold, a label.
+    approval, a hold, a label. `EVENT` is what the agent of a node reported, written before the agent may forget it.
     """
 
     RUN_STARTED = "run_started"
@@ -53,6 +53,7 @@ class EntryKind(StrEnum):
     OPERATION = "operation"
     HUMAN = "human"
     COVERAGE = "coverage"
+    EVENT = "event"
 
 
 #: Kinds of which the newest, for one incident, says whether it is open and what is known about it.

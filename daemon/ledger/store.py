@@ -23,9 +23,10 @@ from daemon.ledger.entries import (
     load,
     to_micros,
 )
-from daemon.ledger.errors import LedgerSchemaError, guarded
+from daemon.ledger.errors import LedgerSchemaError, LedgerUnavailable, Trouble, guarded
 from daemon.ledger.schema import migrate
 from daemon.ledger.tables import ENTRIES, STATE
+from daemon.ledger.turns import Turns
 
 Clock = Callable[[], datetime]
 
@@ -42,10 +43,14 @@ class Ledger:
     PostgreSQL a connection that breaks during the commit itself leaves that open: give entries a `key` and retry.
     """
 
-    def __init__(self, engine: Engine, file: LedgerFile | None, where: str, now: Clock) -> None:
+    def __init__(
+        self, engine: Engine, file: LedgerFile | None, where: str, now: Clock, busy_timeout_s: float = 5.0
+    ) -> None:
         self._engine = engine
         self._file = file
         self._now = now
+        self._turns = Turns()
+        self._busy_timeout_s = busy_timeout_s
         self.where = where
 
     @classmethod
@@ -70,7 +75,7 @@ class Ledger:
         except BaseException:
             engine.dispose()
             raise
-        return cls(engine, file, where, now)
+        return cls(engine, file, where, now, busy_timeout_s)
 
     def close(self) -> None:
         """Gives back every connection; SQLite folds its write-ahead log into the file."""
@@ -132,7 +137,9 @@ class Ledger:
 
     @contextmanager
     def _writing(self, what: str) -> Iterator[Connection]:
-        with guarded(what, self.where):
+        with self._turns.one(self._busy_timeout_s) as is_mine, guarded(what, self.where):
+            if not is_mine:
+                raise LedgerUnavailable(what, self.where, Trouble.LOCKED, "other threads of this process are writing")
             if self._file is not None:
                 self._file.require_in_place(what, self.where)
             with writing(self._engine) as connection:

@@ -104,9 +104,13 @@ class Cluster:
 
     # ------------------------------------------------------------------------------------------------------------ reads
 
-    def get(self, path: str) -> Object:
+    def get(self, path: str, attempts: int | None = None, timeout_s: float | None = None) -> Object:
         """One object."""
-        return self._object(Request("GET", path))
+        return self._object(Request("GET", path), attempts, timeout_s)
+
+    def review(self, path: str, body: Object, timeout_s: float) -> Object:
+        """Have the server judge something, such as a token: nothing is stored. Asked once, and no longer than that."""
+        return self._object(Request("POST", path, {}, body), 1, timeout_s)
 
     def list_pages(
         self,

@@ -1,5 +1,6 @@
 """A daemon over a small simulated fleet: a clock that a test turns, a Prometheus that a test spoils, a real ledger."""
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ import structlog
 
 from daemon.commands import output
 from daemon.config import Config
+from daemon.event_inbox import EventInbox
 from daemon.ledger import Entry, EntryKind, Ledger
 from daemon.logs import utc
 from daemon.loop import Loop, Tick
@@ -96,6 +98,7 @@ class Daemon:
     timeout: float = 5.0
     loops: list[Loop] = field(default_factory=list)
     ledgers: list[Ledger] = field(default_factory=list)
+    bell: threading.Event = field(default_factory=threading.Event)
 
     @property
     def path(self) -> Path:
@@ -134,7 +137,8 @@ class Daemon:
         self.stop()
         ledger = Ledger.open(f"sqlite:///{self.path}", now=lambda: utc(self.clock()), busy_timeout_s=0.05)
         self.ledgers.append(ledger)
-        loop = Loop(self.config(), self.rules, ledger, metrics=Metrics(), clock=self.clock)
+        inbox = EventInbox(ledger, self.bell)
+        loop = Loop(self.config(), self.rules, ledger, metrics=Metrics(), inbox=inbox, clock=self.clock)
         self.loops.append(loop)
         loop.start()
         return loop

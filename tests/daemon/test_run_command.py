@@ -10,7 +10,7 @@ import pytest
 import requests
 import yaml
 
-from daemon.commands import run as run_module
+from daemon.commands import process
 from daemon.commands.explain import explain
 from daemon.commands.run import run
 from daemon.config import Config, ListenConfig
@@ -48,7 +48,7 @@ def config(tmp_path: Path, prometheus: ScriptedPrometheus) -> Write:
 def handlers(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[int, None], None]]:
     """The signal handlers that the command installs, without installing them in the test's own process."""
     found: dict[int, Callable[[int, None], None]] = {}
-    monkeypatch.setattr(run_module.signal, "signal", found.__setitem__)
+    monkeypatch.setattr(process.signal, "signal", found.__setitem__)
     return found
 
 

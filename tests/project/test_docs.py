@@ -17,6 +17,7 @@ import pytest
 import typer
 from pydantic import BaseModel
 
+from daemon.agent.metrics import AgentMetrics
 from daemon.audit.report import build
 from daemon.audit.tally import Tally
 from daemon.audit.truth import _COLUMNS, Label
@@ -278,7 +279,12 @@ def test_yaml_in_the_pages_loads(tmp_path: Path):
 def test_the_metrics_page_and_the_code_name_the_same_metrics_with_the_same_labels():
     metrics = Metrics()
     # prometheus_client tells no labels of an empty family, so they are read where they are declared.
-    plain = [collector for collector in metrics.registry._collector_to_names if hasattr(collector, "_labelnames")]
+    plain = [
+        collector
+        for registry in (metrics.registry, AgentMetrics().registry)
+        for collector in registry._collector_to_names
+        if hasattr(collector, "_labelnames")
+    ]
     declared = {
         one._name + ("_total" if one._type == "counter" else ""): (one._type, set(one._labelnames)) for one in plain
     } | {

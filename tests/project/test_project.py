@@ -28,6 +28,7 @@ LOCKS = ("requirements.lock", "requirements-dev.lock")
 MAX_LINES = 400
 #: What may catch everything, one function for each thread: a turn that breaks is told, and the next one comes.
 OUTERMOST_FRAMES = {
+    ("daemon/agent/run.py", "_turns"),
     ("daemon/loop.py", "run"),
     ("daemon/tickets.py", "_turns"),
     ("remediation/cluster/executor.py", "_turns"),
