@@ -46,15 +46,26 @@ class _Held:
 
     entry: int
     events: tuple[KernelEvent, ...]
+    written: datetime | None
 
 
 class EventInbox:
-    """One loop's reading. `bell` is rung by this process's intake; only the loop's thread calls this."""
+    """One loop's reading. `bell` is rung by this process's intake; only the loop's thread calls this.
 
-    def __init__(self, ledger: Ledger, bell: threading.Event, monotonic: Callable[[], float] = time.monotonic) -> None:
+    `lag` is told how many seconds the oldest report that no tick took yet has been in the ledger; 0 for none.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        bell: threading.Event,
+        monotonic: Callable[[], float] = time.monotonic,
+        lag: Callable[[float], None] = lambda _: None,
+    ) -> None:
         self._ledger = ledger
         self._bell = bell
         self._monotonic = monotonic
+        self._lag = lag
         self._taken = self._read = 0
         self._since: datetime | None = None
         self._held: deque[_Held] = deque()
@@ -90,8 +101,10 @@ class EventInbox:
             return
         self._look_s = now_s if len(found) == _AT_ONCE else now_s + _LOOK_S
         for entry in found:
-            self._held.append(_Held(entry.id, self._events(entry, now, counts)))
+            self._held.append(_Held(entry.id, self._events(entry, now, counts), entry.written))
             self._read = entry.id
+        oldest = self._held[0].written if self._held else None
+        self._lag(max(0.0, (now - oldest).total_seconds()) if oldest is not None else 0.0)
 
     @property
     def is_urgent(self) -> bool:

@@ -138,6 +138,11 @@ class Metrics:
             "gpuwarden_intake_seconds", "Time from a request's headers to its reports in the ledger.",
             registry=registry, buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
         )  # fmt: skip
+        self.inbox_lag = Gauge(
+            "gpuwarden_inbox_lag_seconds",
+            "How long the oldest report of an agent that no tick has taken has been in the ledger; 0 for none.",
+            registry=registry,
+        )
         self.breaker_open = Gauge(
             "gpuwarden_breaker_open", "1 while the circuit breaker holds everything back.", registry=registry
         )

@@ -182,7 +182,9 @@ class Daemon:
         return Health(alive=True, ready=bool(said), why=(said or "starting",))
 
     def _new_loop(self) -> Loop:
-        inbox = EventInbox(self._ledger, self._bell) if self._config.intake.enabled else None
+        inbox = None
+        if self._config.intake.enabled:
+            inbox = EventInbox(self._ledger, self._bell, lag=self._metrics.inbox_lag.set)
         return Loop(self._config, self._rules, self._ledger, metrics=self._metrics, acting=self._acting, inbox=inbox)
 
     def _intake(self) -> "Intake | None":

@@ -37,9 +37,13 @@ class Desk:
 
     def restarted(self, last_tick: datetime | None = None) -> EventInbox:
         """Another process over the same ledger."""
-        self.inbox = EventInbox(self.ledger, self.bell, lambda: self.steady_s)
+        self.lag_s = 0.0
+        self.inbox = EventInbox(self.ledger, self.bell, lambda: self.steady_s, self.lags)
         self.inbox.resume(last_tick)
         return self.inbox
+
+    def lags(self, lag_s: float) -> None:
+        self.lag_s = lag_s
 
     def report(self, *reports: Report, node: str = "n1") -> list[int]:
         """Some replica's intake writes them."""
@@ -77,6 +81,16 @@ def test_what_was_reported_is_taken_once_in_its_order(desk: Desk) -> None:
     desk.report(xid(3, 95), node="n2")
     assert desk.heard() == [("n1", 79), ("n1", 48), ("n2", 95)]
     assert desk.heard() == []
+
+
+def test_how_long_a_report_waits_for_a_tick_is_told(desk: Desk) -> None:
+    desk.report(xid(1, 79))
+    desk.now += timedelta(seconds=90)
+    desk.look()
+    assert desk.lag_s == 90.0
+    desk.take()
+    desk.look()
+    assert desk.lag_s == 0.0
 
 
 def test_what_else_stands_in_the_ledger_is_none_of_it(desk: Desk) -> None:
