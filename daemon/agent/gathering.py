@@ -35,6 +35,8 @@ _REMEMBERED = 1024
 #: One record is the whole statement, and what it does depends on no other.
 _PLAIN = frozenset({EventKind.XID, EventKind.RAS})
 _NUMBERED = frozenset({EventKind.XID, EventKind.SXID})
+_XID = re.compile(rb"NVRM: Xid \(PCI:[^)]{4,60}\): [0-9]{1,5},")
+_SEVERITY = re.compile(rb"\b(?:non)?fatal\b", re.IGNORECASE)
 _NUMBER = re.compile(r"0x[0-9a-fA-F_]+|[0-9]+")
 
 
@@ -65,21 +67,25 @@ class Gathering(Generic[M]):
         self._open: dict[Key, _Group[M]] = {}
         self._variants: dict[Key, list[_Group[M]]] = {}
         #: the same by the line itself, which spares its parsing: a flood is one line over and over
-        self._same: dict[Hashable, _Group[M]] = {}
+        self._same: dict[tuple[Hashable, bytes] | None, _Group[M]] = {}
+        #: and by the part of it that names the fault, where there are too many variants of that already
+        self._crowded: dict[tuple[Hashable, bytes], _Group[M]] = {}
         self._told_s: dict[Key, float] = {}
         self._last_key: Key | None = None
         self._urgent = False
         self._moved = False
         self._waits_since_s: float | None = None
 
-    def take(self, line: bytes, sequence: int, mark: M, same: Hashable = None) -> None:
-        """The log's next line; its sequence is higher than those before.
+    def take(self, line: bytes, sequence: int, mark: M, said: tuple[Hashable, bytes] | None = None) -> None:
+        """The log's next line; its sequence is higher than those before. `said`: who wrote which text, where known.
 
-        Lines with an equal `same` that is not None have the same text from the same writer.
+        A flood is one line over and over, or one fault in ever new detail: neither is parsed again and again.
         """
         self._moved = True
         self._leave_past()
-        group = self._same.get(same)
+        group = self._same.get(said)
+        if group is None and self._crowded and said is not None:
+            group = self._crowded.get((said[0], _fault_text(said[1])))
         if group is not None:
             group.count += 1
             group.last = mark
@@ -87,7 +93,7 @@ class Gathering(Generic[M]):
         for event in self._feed(line, sequence, mark):
             group = self._add(event)
             if group is not None and event.line == self._parser.stats.lines and event.kind in _PLAIN:
-                self._remember(same, group)
+                self._remember(said, group)
 
     def skip(self, line: bytes, mark: M) -> None:
         """A line that was taken in before: a statement that goes on after it may have begun in it."""
@@ -205,11 +211,16 @@ class Gathering(Generic[M]):
             group.event = replace(group.event, notes=(*group.event.notes, NOTE_VARIANTS))
         return group
 
-    def _remember(self, same: Hashable, group: _Group[M]) -> None:
-        if same is not None and not _is_boundary(group.event):
-            if len(self._same) >= _REMEMBERED:
-                self._same.clear()
-            self._same[same] = group
+    def _remember(self, said: tuple[Hashable, bytes] | None, group: _Group[M]) -> None:
+        if said is None or _is_boundary(group.event):
+            return
+        if len(self._same) >= _REMEMBERED:
+            self._same.clear()
+        self._same[said] = group
+        if NOTE_VARIANTS in group.event.notes and (fault := _fault_text(said[1])):
+            if len(self._crowded) >= _REMEMBERED:
+                self._crowded.clear()
+            self._crowded[said[0], fault] = group
 
     def _tell(self, key: Key, now_s: float) -> None:
         if len(self._told_s) < _REMEMBERED:
@@ -219,6 +230,7 @@ class Gathering(Generic[M]):
         self._open.clear()
         self._variants.clear()
         self._same.clear()
+        self._crowded.clear()
 
 
 def _key(event: KernelEvent) -> Key:
@@ -244,6 +256,15 @@ def _fault(event: KernelEvent) -> Key:
 def _is_boundary(event: KernelEvent) -> bool:
     """Whether a fault before it and the same fault after it are two: a reset, a reload, the driver's own advice."""
     return event.trusted and (event.kind not in FAULT_KINDS or event.recovery_value is not None)
+
+
+def _fault_text(text: bytes) -> bytes:
+    """The begin of an XID's text, which says its code and GPU, with its severity where it names one; b"" for others."""
+    found = _XID.match(text)
+    if found is None:
+        return b""
+    severity = _SEVERITY.search(text, found.end())
+    return found[0] + (severity[0].lower() if severity is not None else b"")
 
 
 def _later(one: datetime | None, other: datetime) -> datetime:

@@ -238,8 +238,8 @@ class JournalSource:
             said = msgspec.json.decode(fields.message) if fields.message else ""
             self._lose(entry, f"journald says {said!r}", entry.sequence)
         else:
-            same = (str(fields.transport), str(fields.facility), bytes(fields.message))
-            self._gathering.take(line, entry.sequence, entry, same)
+            said = (str(fields.transport), str(fields.facility)), bytes(fields.message).removeprefix(b'"')
+            self._gathering.take(line, entry.sequence, entry, said)
         self._last = entry
 
     def _is_begin(self, entry: _Entry) -> bool:

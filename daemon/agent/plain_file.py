@@ -310,7 +310,7 @@ class FileSource:
     def _take(self, line: bytes, sequence: int) -> None:
         self.counts["records"] += 1
         self._last_line = line
-        self._gathering.take(line, sequence, self._mark(line), _same(line))
+        self._gathering.take(line, sequence, self._mark(line), _said(line))
 
     def _mark(self, line: bytes) -> _Mark:
         if self._old_boot and self._backlog:
@@ -373,8 +373,8 @@ def _stamp(line: bytes) -> Stamp:
     return record.stamp if record is not None else Stamp()
 
 
-def _same(line: bytes) -> Hashable:
-    """The line without its time, where that says who wrote it; None where numbers before the text may say that too."""
+def _said(line: bytes) -> tuple[Hashable, bytes] | None:
+    """Who wrote which text, without its time; None where numbers before the text may say who wrote it."""
     found = [at for word in _OURS if (at := line.find(word)) >= 0]
     frame = line[: min(found, default=0)]
     if not found or b"<" in frame or b"{" in frame or b"," in frame[:12]:
