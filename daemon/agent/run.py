@@ -31,6 +31,7 @@ _READ_WAIT_S = 1.0
 _FIRST_WAIT_S = 1.0
 _UNREADABLE_WAIT_S = 10.0
 _AFTER_A_BUG_S = 10.0
+_LEAST_REST_S = 0.05
 #: The process ends all the same where a thread hangs in a request or in the driver's tool.
 _LAST_S = 5.0
 #: A place in the log without any event is stored this often.
@@ -185,7 +186,8 @@ class Agent:
         with self._lock:
             due = spool.pending(MAX_REPORTS, lambda fault: self._pace.is_due(fault, now_s))
             if not due:
-                return self._pace.rest_s(spool.faults, now_s)
+                rest_s = self._pace.rest_s(spool.faults, now_s)
+                return None if rest_s is None else max(_LEAST_REST_S, rest_s)
         receipt = sender.send(due)
         self._parts.metrics.requests.labels("ok").inc()
         refused = {one.id: one.why for one in receipt.refused}

@@ -19,28 +19,35 @@ def in_turn(entries: Iterable[Entry], is_due: Callable[[bytes], bool]) -> Iterat
     What was handed out before is due again. Nothing overtakes a boundary: where something after it may go, all that
     comes before it has to.
     """
-    stretches = _stretches(entries)
-    due = [[entry.handed > 0 or is_due(entry.rough_key) for entry in stretch] for stretch in stretches]
+    stretches, behind = _stretches(entries)
+    due = [[_may_go(entry, is_due) for entry in stretch] for stretch in stretches]
     last = max((number for number, flags in enumerate(due) if any(flags)), default=-1)
+    if any(_may_go(entry, is_due) for entry in behind):
+        last = len(stretches)  # all before it goes now
     for number, (stretch, flags) in enumerate(zip(stretches[: last + 1], due, strict=False)):
         whole = number < last or (stretch[-1].is_boundary and flags[-1])
         yield from _new_ones_first(entry for entry, flag in zip(stretch, flags, strict=True) if whole or flag)
 
 
-def _stretches(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """From boundary to boundary, each with the one that ends it; up to the first that must not be overtaken yet."""
+def _may_go(entry: Entry, is_due: Callable[[bytes], bool]) -> bool:
+    return entry.handed > 0 or is_due(entry.rough_key)
+
+
+def _stretches(entries: Iterable[Entry]) -> tuple[list[list[Entry]], list[Entry]]:
+    """From boundary to boundary, each with the one that ends it; and what comes from one on that has to wait."""
     found: list[list[Entry]] = [[]]
     held = False
-    for entry in entries:
+    waiting = iter(entries)
+    for entry in waiting:
         if _waits(entry):
             held |= entry.lost is None
             continue
         if entry.is_boundary and held:
-            break  # it may end what waits
+            return [stretch for stretch in found if stretch], [entry, *waiting]  # it may end what waits
         found[-1].append(entry)
         if entry.is_boundary:
             found.append([])
-    return [stretch for stretch in found if stretch]
+    return [stretch for stretch in found if stretch], []
 
 
 def _waits(entry: Entry) -> bool:

@@ -244,7 +244,7 @@ def test_an_entry_that_another_version_wrote_is_counted_and_passed_over(desk: De
 
 
 def test_hearing_takes_it_along_with_the_logs_and_remembers_both(desk: Desk) -> None:
-    hearing = Hearing([], load_rules(), NOW, desk.counts, desk.inbox)
+    hearing = Hearing([], load_rules(), NOW, desk.counts, [desk.inbox])
     hearing.resume(Heard({}), None)
     desk.report(xid(1))
     desk.bell.set()

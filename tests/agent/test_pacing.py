@@ -119,6 +119,16 @@ def test_a_repeat_whose_equal_is_on_its_way_waits_and_so_does_what_may_end_it() 
     assert turn([first, repeat, new, reset], b"48", b"79", b"reset") == [0, 2]
 
 
+def test_what_is_new_behind_a_reset_that_has_to_wait_makes_all_before_it_go() -> None:
+    first = entry(0, b"48")
+    repeat, reset, new = entry(1, b"48"), entry(2, b"reset", boundary=True), entry(3, b"79")
+    repeat.before = first
+    assert turn([first, repeat, reset, new], b"79") == [0]
+    assert turn([first, repeat, reset, new], b"reset") == [0]
+    first.is_here = False
+    assert turn([repeat, reset, new], b"79") == [1, 2, 3]
+
+
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.booleans())), st.sets(st.sampled_from([b"a", b"b"])))
 def test_whatever_waits_each_goes_once_and_boundaries_keep_their_place(
     told: list[tuple[bytes, bool]], due: set[bytes]
