@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from daemon.agent.config import AgentConfig
+from daemon.loki.config import LokiConfig
 from remediation.modes import HANDS, Mode, Modes
 from rules.loader import Problem, RuleError, problems_of, read_yaml
 from rules.schema import Seconds, Strict
@@ -222,6 +223,8 @@ class Config(Strict):
     prometheus: PrometheusConfig = PrometheusConfig()
     labels: LabelMap = LabelMap()
     kernel_logs: tuple[KernelLog, ...] = ()
+    #: the Loki that has the kernel logs of nodes without an agent; without it, none is asked
+    loki: LokiConfig | None = None
     rules: tuple[Path, ...] = ()
     ledger: LedgerConfig = LedgerConfig()
     listen: ListenConfig = ListenConfig()
@@ -317,6 +320,10 @@ def load_config(path: Path | None) -> Config:
     cluster = config.kubernetes
     if cluster is not None and cluster.kubeconfig is not None:
         cluster = cluster.model_copy(update={"kubeconfig": base / cluster.kubeconfig})
+    loki = config.loki
+    if loki is not None:
+        of_loki = {"bearer_token_file": loki.bearer_token_file, "ca_file": loki.ca_file}
+        loki = loki.model_copy(update={name: base / file for name, file in of_loki.items() if file is not None})
     tickets = config.tickets
     if tickets is not None and tickets.token_file is not None:
         tickets = tickets.model_copy(update={"token_file": base / tickets.token_file})
@@ -327,6 +334,7 @@ def load_config(path: Path | None) -> Config:
         update={
             "listen": listen,
             "kubernetes": cluster,
+            "loki": loki,
             "tickets": tickets,
             "rules": tuple(base / extra for extra in config.rules),
             "kernel_logs": tuple(log.model_copy(update={"path": base / log.path}) for log in config.kernel_logs),

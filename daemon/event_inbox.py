@@ -19,7 +19,8 @@ from daemon.agent_events import events_in
 from daemon.ledger import Entry, EntryError, EntryKind, Ledger, LedgerUnavailable
 from daemon.logs import Folded, fold
 from detectors.events import KernelEvent
-from rules.vocabulary import FAULT_KINDS
+from detectors.standing import cannot_wait
+from rules.schema import RuleBook
 
 log = structlog.get_logger()
 
@@ -46,6 +47,7 @@ class _Held:
 
     entry: int
     events: tuple[KernelEvent, ...]
+    is_urgent: bool
     written: datetime | None
 
 
@@ -58,11 +60,13 @@ class EventInbox:
     def __init__(
         self,
         ledger: Ledger,
+        rules: RuleBook,
         bell: threading.Event,
         monotonic: Callable[[], float] = time.monotonic,
         lag: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._ledger = ledger
+        self._rules = rules
         self._bell = bell
         self._monotonic = monotonic
         self._lag = lag
@@ -101,17 +105,17 @@ class EventInbox:
             return
         self._look_s = now_s if len(found) == _AT_ONCE else now_s + _LOOK_S
         for entry in found:
-            self._held.append(_Held(entry.id, self._events(entry, now, counts), entry.written))
+            events = self._events(entry, now, counts)
+            is_urgent = any(cannot_wait(event, self._rules) for event in events)
+            self._held.append(_Held(entry.id, events, is_urgent, entry.written))
             self._read = entry.id
         oldest = self._held[0].written if self._held else None
         self._lag(max(0.0, (now - oldest).total_seconds()) if oldest is not None else 0.0)
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a fault waits that the kernel itself reported, or so much that nothing more is read."""
-        if len(self._held) >= _MOST_HELD:
-            return True
-        return any(event.kind in FAULT_KINDS and event.trusted for held in self._held for event in held.events)
+        """Whether a fact waits that the kernel itself reported, or so much that nothing more is read."""
+        return len(self._held) >= _MOST_HELD or any(held.is_urgent for held in self._held)
 
     def take(self, until: datetime, into: Folded) -> None:
         """Add what happened by `until`, in the order of the entries; the first that happened later holds up the rest.
@@ -127,6 +131,9 @@ class EventInbox:
     def memory(self) -> dict[str, bytes]:
         """How far it was taken, for the ledger's state table."""
         return {INBOX: msgspec.json.encode(_Taken(self._taken))}
+
+    def close(self) -> None:
+        """Nothing to give back: the ledger is another's."""
 
     def _events(self, entry: Entry, now: datetime, counts: Counter[str]) -> tuple[KernelEvent, ...]:
         if self._since is not None and entry.written is not None and entry.written <= self._since:

@@ -1,6 +1,6 @@
 """The kernel logs that the loop follows: what is new in them, once, and with a time that can be relied on.
 
-What agents report of their nodes' own logs comes from the ledger (`daemon.event_inbox`) and is taken with it.
+What comes by other roads, such as the reports of agents, is taken with it (`daemon.inlets`).
 
 A followed file is read from its beginning when the daemon starts. What was taken in before a restart is no news (see
 `daemon.memory.Heard`), and a record from before the start that has no time of its own could be of any age: it opens
@@ -15,12 +15,13 @@ from datetime import datetime, timedelta
 import structlog
 
 from daemon.config import KernelLog
-from daemon.event_inbox import EventInbox
+from daemon.inlets import Inlet
 from daemon.logs import Folded, FollowedLog, LogFile, LogSourceError, fold, in_order, utc
 from daemon.memory import HEARD, Heard, pack_heard
 from detectors.events import KernelEvent
+from detectors.standing import cannot_wait
 from rules.schema import RuleBook
-from rules.vocabulary import FAULT_KINDS, EventKind
+from rules.vocabulary import EventKind
 
 log = structlog.get_logger()
 
@@ -38,10 +39,11 @@ class Hearing:
         rules: RuleBook,
         oldest: datetime,
         counts: Counter[str],
-        inbox: EventInbox | None = None,
+        inlets: Sequence[Inlet] = (),
     ) -> None:
         self.heard = Heard({})
-        self._inbox = inbox
+        self._inlets = inlets
+        self._rules = rules
         self._oldest = oldest
         self._heard_until: datetime | None = None
         self._counts = counts
@@ -60,13 +62,13 @@ class Hearing:
         self._heard_until = last_tick
         if last_tick is not None:
             self._oldest = min(self._oldest, last_tick)
-        if self._inbox is not None:
-            self._inbox.resume(last_tick)
+        for inlet in self._inlets:
+            inlet.resume(last_tick)
 
     def listen(self, now: datetime, boot_at: Callable[[str], float | None]) -> None:
         """Read what was written since the last call. `boot_at` gives a node's boot in unix seconds, where known."""
-        if self._inbox is not None:
-            self._inbox.look(now, self._counts)
+        for inlet in self._inlets:
+            inlet.look(now, self._counts)
         for followed in self._logs:
             name = followed.path
             events = self._read(followed, name)
@@ -80,9 +82,9 @@ class Hearing:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a fault waits that the kernel itself reported: that can't wait for the next poll."""
-        return (self._inbox is not None and self._inbox.is_urgent) or any(
-            event.kind in FAULT_KINDS and event.trusted for held in self._waiting.values() for event in held.values()
+        """Whether a fact waits that the kernel itself reported: that can't wait for the next poll."""
+        return any(inlet.is_urgent for inlet in self._inlets) or any(
+            cannot_wait(event, self._rules) for held in self._waiting.values() for event in held.values()
         )
 
     def take(self, until: datetime) -> list[KernelEvent]:
@@ -97,13 +99,16 @@ class Hearing:
                     self.heard.take(name, event)
                     fold(due, event)
         self._waiting = later
-        if self._inbox is not None:
-            self._inbox.take(until, due)
+        for inlet in self._inlets:
+            inlet.take(until, due)
         return in_order(due)
 
     def memory(self) -> dict[str, bytes]:
         """How far all of it was taken, for the ledger's state table."""
-        return {HEARD: pack_heard(self.heard)} | (self._inbox.memory() if self._inbox is not None else {})
+        state = {HEARD: pack_heard(self.heard)}
+        for inlet in self._inlets:
+            state |= inlet.memory()
+        return state
 
     def give_back(self, events: Iterable[KernelEvent]) -> None:
         """Events that were taken for a tick that broke before it could use them."""
@@ -111,9 +116,11 @@ class Hearing:
             fold(self._waiting[""], event)
 
     def close(self) -> None:
-        """Give the files back."""
+        """Give files and threads back."""
         for followed in self._logs:
             followed.close()
+        for inlet in self._inlets:
+            inlet.close()
 
     # -------------------------------------------------------------------------- parts
 

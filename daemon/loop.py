@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 import structlog
 
 from daemon.config import Config
-from daemon.event_inbox import EventInbox
 from daemon.hearing import Hearing
 from daemon.ingest.assemble import Assembler
 from daemon.ingest.decode import PrometheusError
 from daemon.ingest.poller import Poller
+from daemon.inlets import Inlet
 from daemon.ledger import Entry, EntryKind, Ledger, encode_body
 from daemon.logs import utc
 from daemon.measuring import measured
@@ -47,9 +47,9 @@ log = structlog.get_logger()
 #: How often followed logs are looked at between polls; many logs less often, so that looking takes a small share.
 _LOG_LOOK_S = 0.05
 _LOG_LOOK_SHARE = 0.1
-#: Between two ticks lies at least this, and three times what a tick takes: a flood of faults is no flood of ticks.
+#: Between two ticks lies at least this, and as long as a tick takes: a flood of faults is no flood of ticks.
 _LEAST_GAP_S = 0.2
-_GAP_IN_TICKS = 3.0
+_GAP_IN_TICKS = 1.0
 #: How often people's words are looked for in the ledger between polls.
 _WORD_LOOK_S = 2.0
 #: The coarsest step at which the windows are filled from history at the start.
@@ -94,7 +94,7 @@ class Loop:
         *,
         metrics: Metrics,
         acting: "Acting | None" = None,
-        inbox: EventInbox | None = None,
+        inlets: Sequence[Inlet] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._config = config
@@ -116,7 +116,7 @@ class Loop:
         self._recorder = Recorder(ledger, metrics)
         self._memory = VerdictMemory()
         oldest = utc(self._started_at - config.prometheus.warm_up)
-        self._hearing = Hearing(config.kernel_logs, rules, oldest, self.counts, inbox)
+        self._hearing = Hearing(config.kernel_logs, rules, oldest, self.counts, inlets)
         self._before = Before()
         self._has_begun = self._has_ticked = False
         self._in_hand: Sequence[KernelEvent] = ()

@@ -143,6 +143,13 @@ class Metrics:
             "How long the oldest report of an agent that no tick has taken has been in the ledger; 0 for none.",
             registry=registry,
         )
+        self.loki_requests = Counter(
+            "gpuwarden_loki_requests_total", "Requests to Loki, by what came of them.", ("result",), registry=registry
+        )
+        self.loki_lag = Gauge(
+            "gpuwarden_loki_lag_seconds", "How long ago the newest lines were written up to which Loki was read.",
+            registry=registry,
+        )  # fmt: skip
         self.breaker_open = Gauge(
             "gpuwarden_breaker_open", "1 while the circuit breaker holds everything back.", registry=registry
         )

@@ -16,7 +16,9 @@ from daemon.commands.process import log_to_stderr, stopped_by_signals
 from daemon.config import Config
 from daemon.event_inbox import EventInbox
 from daemon.heaps import keep_heaps_few
+from daemon.inlets import Inlet
 from daemon.ledger import Ledger, LedgerError
+from daemon.loki.inlet import LokiInlet
 from daemon.loop import Loop
 from daemon.metrics import Metrics
 from daemon.secrets import SECRET, only_host, without_password
@@ -182,10 +184,13 @@ class Daemon:
         return Health(alive=True, ready=bool(said), why=(said or "starting",))
 
     def _new_loop(self) -> Loop:
-        inbox = None
-        if self._config.intake.enabled:
-            inbox = EventInbox(self._ledger, self._bell, lag=self._metrics.inbox_lag.set)
-        return Loop(self._config, self._rules, self._ledger, metrics=self._metrics, acting=self._acting, inbox=inbox)
+        config, metrics = self._config, self._metrics
+        inlets: list[Inlet] = []
+        if config.intake.enabled:
+            inlets.append(EventInbox(self._ledger, self._rules, self._bell, lag=metrics.inbox_lag.set))
+        if config.loki is not None:
+            inlets.append(LokiInlet(config.loki, self._rules, self._ledger, metrics))
+        return Loop(config, self._rules, self._ledger, metrics=metrics, acting=self._acting, inlets=inlets)
 
     def _intake(self) -> "Intake | None":
         """Where agents report, with its own connection to the API server. Raises CommandError."""
@@ -229,6 +234,8 @@ def _shown(config: Config) -> dict[str, Any]:
     shown["prometheus"]["headers"] = dict.fromkeys(config.prometheus.headers, SECRET)
     shown["prometheus"]["url"] = without_password(config.prometheus.url)
     shown["ledger"]["url"] = without_password(config.ledger.url)
+    if config.loki is not None:
+        shown["loki"]["url"] = without_password(config.loki.url)
     if config.tickets is not None:
         shown["tickets"]["url"] = only_host(config.tickets.url)
     return shown

@@ -24,6 +24,8 @@ from daemon.memory import Heard
 from rules.loader import load_rules
 from tests.agent.served import NOW, xid
 
+RULES = load_rules()
+
 
 class Desk:
     """A ledger with one inbox over it, and the clocks of both."""
@@ -38,7 +40,7 @@ class Desk:
     def restarted(self, last_tick: datetime | None = None) -> EventInbox:
         """Another process over the same ledger."""
         self.lag_s = 0.0
-        self.inbox = EventInbox(self.ledger, self.bell, lambda: self.steady_s, self.lags)
+        self.inbox = EventInbox(self.ledger, RULES, self.bell, lambda: self.steady_s, self.lags)
         self.inbox.resume(last_tick)
         return self.inbox
 
@@ -223,7 +225,7 @@ def test_repeats_are_one_event_with_their_count(desk: Desk) -> None:
 def test_a_ledger_that_cannot_be_read_is_asked_again_later(desk: Desk, tmp_path: Path) -> None:
     desk.report(xid(1))
     with Ledger.open(f"sqlite:///{tmp_path / 'other.db'}", now=lambda: NOW) as other:
-        inbox = EventInbox(other, desk.bell, lambda: desk.steady_s)
+        inbox = EventInbox(other, RULES, desk.bell, lambda: desk.steady_s)
         inbox.resume(None)
         with other._engine.begin() as connection:
             connection.exec_driver_sql("ALTER TABLE entries RENAME TO gone")

@@ -12,6 +12,7 @@ import structlog
 from daemon.commands import output
 from daemon.config import Config
 from daemon.event_inbox import EventInbox
+from daemon.inlets import Inlet
 from daemon.ledger import Entry, EntryKind, Ledger
 from daemon.logs import utc
 from daemon.loop import Loop, Tick
@@ -99,6 +100,8 @@ class Daemon:
     loops: list[Loop] = field(default_factory=list)
     ledgers: list[Ledger] = field(default_factory=list)
     bell: threading.Event = field(default_factory=threading.Event)
+    #: other roads of the next process, over its ledger
+    other_inlets: Callable[[Ledger], list[Inlet]] = lambda _: []
 
     @property
     def path(self) -> Path:
@@ -137,8 +140,8 @@ class Daemon:
         self.stop()
         ledger = Ledger.open(f"sqlite:///{self.path}", now=lambda: utc(self.clock()), busy_timeout_s=0.05)
         self.ledgers.append(ledger)
-        inbox = EventInbox(ledger, self.bell)
-        loop = Loop(self.config(), self.rules, ledger, metrics=Metrics(), inbox=inbox, clock=self.clock)
+        inlets: list[Inlet] = [EventInbox(ledger, self.rules, self.bell), *self.other_inlets(ledger)]
+        loop = Loop(self.config(), self.rules, ledger, metrics=Metrics(), inlets=inlets, clock=self.clock)
         self.loops.append(loop)
         loop.start()
         return loop

@@ -29,6 +29,7 @@ MAX_LINES = 400
 #: What may catch everything, one function for each thread: a turn that breaks is told, and the next one comes.
 OUTERMOST_FRAMES = {
     ("daemon/agent/run.py", "_turns"),
+    ("daemon/loki/inlet.py", "_turns"),
     ("daemon/loop.py", "run"),
     ("daemon/tickets.py", "_turns"),
     ("remediation/cluster/executor.py", "_turns"),

@@ -1,0 +1,1 @@
+"""Kernel logs by way of Loki, for sites that run no agent on their nodes."""
