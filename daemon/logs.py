@@ -184,7 +184,7 @@ def fold(into: Folded, event: KernelEvent) -> None:
     key = (
         event.node, event.kind, event.code, event.pci, event.gpu_instance, event.place, event.pid, event.trusted,
         event.recovery_value, event.gpu_uuid, event.severity, event.source, event.boot_id,
-        event.text[:48] if event.kind is EventKind.RAS else "", minute,
+        _told_in_words(event), minute,
     )  # fmt: skip
     if key not in into:
         into[key] = event
@@ -192,6 +192,17 @@ def fold(into: Folded, event: KernelEvent) -> None:
     again = (*key, "again")
     before = into.pop(again, None)
     into[again] = event if before is None else replace(event, count=event.count + before.count)
+
+
+def _told_in_words(event: KernelEvent) -> str:
+    """What only the text tells: which AMD fault it is, and which stretch of a log is lost."""
+    match event.kind:
+        case EventKind.RAS:
+            return event.text[:48]
+        case EventKind.COVERAGE_LOST:
+            return event.text
+        case _:
+            return ""
 
 
 def in_order(folded: Folded) -> list[KernelEvent]:

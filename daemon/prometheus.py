@@ -76,6 +76,8 @@ class Prometheus:
                 session.verify = str(self._config.ca_file)
         if self._config.bearer_token_file is not None:
             session.headers["Authorization"] = f"Bearer {_token(self._config.bearer_token_file)}"
+        if "Authorization" in session.headers:
+            session.auth = _as_it_is  # else what a ~/.netrc says of the host would replace it
         return session
 
     def _send(self, method: str, path: str, fields: dict[str, str]) -> bytes:
@@ -117,6 +119,10 @@ class Prometheus:
 
     def _late(self, url: str) -> PrometheusError:
         return PrometheusError("timeout", f"{url} did not answer within {self._config.timeout:g} s")
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
 
 
 def _token(path: Path) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from detectors.classify import is_recovery, phrase_in, ras_rule, xid_rule
 from detectors.events import KernelEvent
 from rules.schema import Escalation, RuleBook
-from rules.vocabulary import Boundary, CauseClass, EventKind, FaultAction, Tier
+from rules.vocabulary import FAULT_KINDS, Boundary, CauseClass, EventKind, FaultAction, Tier
 
 #: A line that does not come from the kernel is shown for this long and never acted on.
 _UNTRUSTED_FOR_S = 3600.0
@@ -44,6 +44,17 @@ def standing_of(event: KernelEvent, rules: RuleBook) -> Standing:
     if event.trusted:
         return standing
     return replace(standing, holds_for_s=min(_UNTRUSTED_FOR_S, standing.holds_for_s or _UNTRUSTED_FOR_S))
+
+
+def cannot_wait(event: KernelEvent, rules: RuleBook) -> bool:
+    """Whether an event is a fact about hardware that the kernel itself told: it needs no second opinion and no poll.
+
+    A program's faults come in storms, and what they ask for has time until the next poll.
+    """
+    if event.kind not in FAULT_KINDS or not event.trusted:
+        return False
+    standing = standing_of(event, rules)
+    return standing.tier is Tier.FACT and standing.cause_class is not CauseClass.APPLICATION
 
 
 def escalations(event: KernelEvent, rules: RuleBook) -> tuple[Escalation, ...]:

@@ -126,6 +126,7 @@ class Gathering(Generic[M]):
 
     def rest_s(self, now_s: float) -> float | None:
         """How long until a reading is due, by a monotonic clock; None where there is nothing to tell."""
+        self._told_s = {key: told_s for key, told_s in self._told_s.items() if now_s - told_s < 2 * self._hold_s}
         if not self._moved:
             return None
         if self._waits_since_s is None:
@@ -145,7 +146,6 @@ class Gathering(Generic[M]):
                     last_at[event.sequence] = _later(event.at, last.at)
             events.append(event)
             self._tell(_fault(event), now_s)
-        self._told_s = {key: told_s for key, told_s in self._told_s.items() if now_s - told_s < 2 * self._hold_s}
         boots = {event.boot_id: number for number, event in reversed(list(enumerate(events)))}
         events.sort(key=lambda event: (boots[event.boot_id], event.sequence or 0))
         self._groups = []

@@ -7,6 +7,7 @@ import pytest
 
 from detectors.events import KernelEvent
 from detectors.faults import FaultBook
+from detectors.standing import cannot_wait
 from rules.schema import RuleBook
 from rules.vocabulary import EventKind
 from tests.detect.scene import Scene
@@ -71,3 +72,15 @@ def test_what_arrives_by_another_road_after_its_fault_ended_opens_nothing(
     assert book.counts["after_its_end"] == 1
     (signal,) = book.take(scene.tick([scene.xid(119, slot=3)]))
     assert signal.code == 119, "the same again, after the end, is another fault"
+
+
+@pytest.mark.parametrize(
+    ("code", "at_once"),
+    [(79, True), (95, True), (119, True), (13, False), (31, False), (43, False), (45, False)],
+)
+def test_facts_about_hardware_cannot_wait_for_a_poll_and_a_programs_faults_can(
+    rules: RuleBook, code: int, at_once: bool
+) -> None:
+    event = Scene().xid(code)
+    assert cannot_wait(event, rules) is at_once
+    assert not cannot_wait(replace(event, trusted=False), rules)

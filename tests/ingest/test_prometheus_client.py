@@ -38,6 +38,15 @@ def test_headers_and_a_token_are_sent_and_the_token_is_read_each_time(prometheus
     assert {one["X-Scope-OrgID"] for one in sent} == {"ml"}
 
 
+def test_no_netrc_replaces_the_token(prometheus: FakePrometheus, tmp_path, monkeypatch) -> None:
+    token, netrc = tmp_path / "token", tmp_path / "netrc"
+    token.write_text("secret")
+    netrc.write_text("machine 127.0.0.1 login somebody password else\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    client(prometheus.url, bearer_token_file=token).query("up", T0)
+    assert [one.headers["Authorization"] for one in prometheus.asked] == ["Bearer secret"]
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
