@@ -16,7 +16,7 @@ UV ?= uv
 COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-emit-find-links --no-header --no-annotate $(ARGS)
 
-.PHONY: help venv debian testbed test cover check fix demo bench bench-cluster lock clean
+.PHONY: help venv debian testbed test cover check fix demo bench bench-cluster bench-agent lock clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +54,9 @@ demo: venv ## Show the whole path on a simulated fleet with planted faults; need
 
 bench-cluster: venv debian ## Measure cordons and drains on 1,000 simulated nodes with a real control plane (some 15 minutes, 8 GB)
 	$(BIN)/python -m tests.bench_cluster $(ARGS)
+
+bench-agent: venv debian ## Measure from a kernel log's line to the taint with 200 agents, and under floods of lines (some 15 minutes, 10 GB)
+	$(BIN)/python -m tests.bench_agent $(ARGS)
 
 bench: venv ## Measure each part against its reference, one JSON object each (some 5 minutes; 2 GB of temporary files)
 	@for part in "ingest --gpus 512 --metrics 60" "ingest --gpus 2048 --metrics 60" "ingest --gpus 16384 --metrics 60" \

@@ -63,6 +63,13 @@ PROGRAMS = (
 )
 #: Not part of a control plane: what `make bench-cluster` compares with.
 KUBECTL = Program("kubectl", "kubectl", ".")
+#: What `make bench-agent` compares with.
+NODE_PROBLEM_DETECTOR = Program(
+    "node-problem-detector",
+    "node-problem-detector",
+    "k8s.io/node-problem-detector/cmd/nodeproblemdetector",
+    "k8s.io/node-problem-detector/pkg/version.version",
+)
 #: Who makes pods of training jobs. They are built when a test first asks for them.
 CONTROLLERS = (
     Program("jobset", "jobset", "sigs.k8s.io/jobset"),
@@ -133,12 +140,27 @@ def kubectl(say: Say = say_on_stderr) -> Path:
         Unavailable: Go is missing, or its module cannot be fetched.
         BuildFailed: it does not compile.
     """
-    folder = _folder(PROGRAMS)
+    return _one(KUBECTL, PROGRAMS, say)
+
+
+def node_problem_detector(say: Say = say_on_stderr) -> Path:
+    """Find node-problem-detector among what was built here before, or build it (some five minutes).
+
+    Raises:
+        Unavailable: Go is missing, or its module cannot be fetched.
+        BuildFailed: it does not compile.
+    """
+    return _one(NODE_PROBLEM_DETECTOR, (NODE_PROBLEM_DETECTOR,), say)
+
+
+def _one(program: Program, beside: Sequence[Program], say: Say) -> Path:
+    """A program by itself, in the folder of these."""
+    folder = _folder(beside)
     (folder / "bin").mkdir(parents=True, exist_ok=True)
     with _alone(folder, say):
-        if not _is_program(folder / "bin" / KUBECTL.name):
-            _build([KUBECTL], folder / "bin", say)
-    return folder / "bin" / KUBECTL.name
+        if not _is_program(folder / "bin" / program.name):
+            _build([program], folder / "bin", say)
+    return folder / "bin" / program.name
 
 
 def controllers(say: Say = say_on_stderr) -> Controllers:
