@@ -39,11 +39,12 @@ def _stretches(entries: Iterable[Entry]) -> tuple[list[list[Entry]], list[Entry]
     held = False
     waiting = iter(entries)
     for entry in waiting:
-        if _waits(entry):
+        waits = _waits(entry)
+        if entry.is_boundary and (waits or held):
+            return [stretch for stretch in found if stretch], [entry, *waiting]  # it may end what waits
+        if waits:
             held |= entry.lost is None
             continue
-        if entry.is_boundary and held:
-            return [stretch for stretch in found if stretch], [entry, *waiting]  # it may end what waits
         found[-1].append(entry)
         if entry.is_boundary:
             found.append([])

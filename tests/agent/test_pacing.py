@@ -129,6 +129,12 @@ def test_what_is_new_behind_a_reset_that_has_to_wait_makes_all_before_it_go() ->
     assert turn([repeat, reset, new], b"79") == [1, 2, 3]
 
 
+def test_nothing_overtakes_a_reset_that_waits_for_the_answer_about_the_one_before_it() -> None:
+    first, again = entry(0, b"reset", boundary=True, handed=1), entry(1, b"reset", boundary=True)
+    again.before = first
+    assert turn([first, again, entry(2, b"79")], b"79") == [0]
+
+
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.booleans())), st.sets(st.sampled_from([b"a", b"b"])))
 def test_whatever_waits_each_goes_once_and_boundaries_keep_their_place(
     told: list[tuple[bytes, bool]], due: set[bytes]
