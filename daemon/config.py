@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from daemon.agent.config import AgentConfig
 from daemon.loki.config import LokiConfig
+from daemon.web_address import http_address
 from remediation.modes import HANDS, Mode, Modes
 from rules.loader import Problem, RuleError, problems_of, read_yaml
 from rules.schema import Seconds, Strict
@@ -94,14 +95,7 @@ class PrometheusConfig(Strict):
     @field_validator("url")
     @classmethod
     def _is_http(cls, value: str) -> str:
-        wrong = f"expected http://HOST:PORT or https://…, got {value!r}"
-        try:
-            parsed = urlsplit(value)
-            port = parsed.port
-        except ValueError as error:
-            raise ValueError(f"{wrong}: {error}") from error
-        if parsed.scheme not in ("http", "https") or not parsed.hostname or port == 0:
-            raise ValueError(wrong)
+        http_address(value, "http://HOST:PORT or https://…")
         return value.rstrip("/")
 
     @field_validator("matchers")
@@ -172,14 +166,7 @@ class TicketsConfig(Strict):
     @field_validator("url")
     @classmethod
     def _is_http(cls, value: str) -> str:
-        wrong = "expected http://HOST:PORT/PATH or https://…"  # without the value, which may be a secret
-        try:
-            parsed = urlsplit(value)
-            port = parsed.port
-        except ValueError as error:
-            raise ValueError(wrong) from error
-        if parsed.scheme not in ("http", "https") or not parsed.hostname or port == 0:
-            raise ValueError(wrong)
+        http_address(value, "http://HOST:PORT/PATH or https://…")
         return value
 
     @model_validator(mode="after")

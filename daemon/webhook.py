@@ -17,6 +17,7 @@ import requests
 from requests.auth import AuthBase, HTTPBasicAuth
 from requests.utils import get_auth_from_url
 
+from daemon.bearer import Bearer
 from daemon.config import TicketsConfig
 from daemon.ledger import to_jsonable
 from daemon.secrets import SECRET, only_host
@@ -49,18 +50,6 @@ class Answer:
     after_s: float = 0.0
 
 
-class _Identity(AuthBase):
-    """A bearer token, or nobody ("") where there is none: then requests must not look for one in ~/.netrc either."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        if self._token:
-            request.headers["Authorization"] = f"Bearer {self._token}"
-        return request
-
-
 @dataclass(frozen=True, slots=True)
 class _Way:
     """How a ticket is posted: from which address on, as whom, and what of it must not be told."""
@@ -83,7 +72,7 @@ def post(config: TicketsConfig, ticket: Ticket, now: datetime) -> Answer:
     except (OSError, ValueError) as error:
         return Answer(Result.RETRIED, f"tickets.token_file {config.token_file}: {error}")
     user, password = get_auth_from_url(config.url)
-    auth = HTTPBasicAuth(user, password) if user or password else _Identity(token)
+    auth = HTTPBasicAuth(user, password) if user or password else Bearer(token)
     way = _Way(config.url, auth, token or password, config.timeout)
     try:
         return _send(way, ticket, now)

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 from typing import Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from daemon.agent.fabric_manager import PATH as FABRIC_LOG
+from daemon.web_address import http_address
 from rules.base import Seconds, Strict
 
 _MIB = 1 << 20
@@ -53,11 +53,7 @@ class AgentConfig(Strict):
         if self.source == "file" and self.path is None:
             raise ValueError("source file needs the path of the log")
         if self.controller:
-            try:
-                parsed = urlsplit(self.controller)
-                port = parsed.port
-            except ValueError as error:
-                raise ValueError(f"controller is no address: {error}") from error
-            if parsed.scheme not in ("http", "https") or not parsed.hostname or port == 0 or parsed.username:
-                raise ValueError(f"controller: expected https://HOST:PORT, got {self.controller!r}")
+            parsed = http_address(self.controller, f"controller to be https://HOST:PORT, got {self.controller!r}")
+            if parsed.username:
+                raise ValueError("controller has a user in it: an agent shows its token and nothing else")
         return self

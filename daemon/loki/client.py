@@ -17,6 +17,7 @@ import requests
 from requests.auth import AuthBase, HTTPBasicAuth
 from requests.utils import get_auth_from_url
 
+from daemon.bearer import Bearer
 from daemon.loki.config import LokiConfig
 from daemon.secrets import without_password
 from daemon.version import own_version
@@ -107,18 +108,6 @@ class _Answer(msgspec.Struct):
     warnings: list[Any] | None = None
 
 
-class _Bearer(AuthBase):
-    """A token, or nobody ("") where there is none: then requests must not look for one in ~/.netrc either."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        if self._token:
-            request.headers["Authorization"] = f"Bearer {self._token}"
-        return request
-
-
 class Client:
     """One connection; only one thread calls it."""
 
@@ -177,7 +166,7 @@ class Client:
             raise LokiError(Trouble.UNREACHABLE, said) from error
         if not token.isascii() or not token.replace(" ", "").isprintable():
             raise LokiError(Trouble.UNREACHABLE, f"loki.bearer_token_file {path} holds no token")
-        return _Bearer(token)
+        return Bearer(token)
 
     def _bounded(self, answer: requests.Response, deadline_s: float) -> bytes:
         body, most = bytearray(), self._config.max_response_bytes

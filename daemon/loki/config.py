@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from daemon.web_address import http_address
 from rules.schema import Seconds, Strict
 
 _NAME = r"[a-zA-Z_][a-zA-Z0-9_]*"
@@ -53,14 +54,7 @@ class LokiConfig(Strict):
     @field_validator("url")
     @classmethod
     def _is_http(cls, value: str) -> str:
-        wrong = "expected http://HOST:PORT or https://…"  # without the value, which may hold a password
-        try:
-            parsed = urlsplit(value)
-            port = parsed.port
-        except ValueError as error:
-            raise ValueError(wrong) from error
-        if parsed.scheme not in ("http", "https") or not parsed.hostname or port == 0:
-            raise ValueError(wrong)
+        http_address(value, "http://HOST:PORT or https://…")
         return value.rstrip("/")
 
     @field_validator("query")

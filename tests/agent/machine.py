@@ -197,3 +197,16 @@ class Heard(dict[str, KernelEvent]):
 
 def place(readings: list[Reading], before: Position | None = None) -> Position | None:
     return readings[-1].position if readings else before
+
+
+def gaps(readings: list[Reading]) -> list[KernelEvent]:
+    """The stretches of the log that nobody read."""
+    return [event for event in events(readings) if event.kind is EventKind.COVERAGE_LOST]
+
+
+def first_place(source: Source) -> Position:
+    """Where the log begins for a source on its very first start, which has no event yet."""
+    reading = source.read(0.0)
+    assert reading is not None
+    assert not reading.events
+    return reading.position

@@ -23,7 +23,6 @@ from daemon.agent.journal import MISSED, JournalSource
 from daemon.agent.journalctl import Ended, Journalctl, Refused
 from daemon.agent.position import Position, Reading, SourceError
 from daemon.agent.wire import report_id
-from detectors.events import KernelEvent
 from rules.vocabulary import EventKind
 from tests.agent import fake_journal
 from tests.agent.machine import (
@@ -34,6 +33,8 @@ from tests.agent.machine import (
     codes,
     events,
     everything,
+    first_place,
+    gaps,
     off_bus,
     place,
     switch_error,
@@ -146,14 +147,7 @@ def started(journal: Journal, since: Position | None = None, lookback_s: float =
 
 def begun(journal: Journal) -> tuple[JournalSource, Position]:
     source = started(journal)
-    reading = source.read(0.0)
-    assert reading is not None
-    assert not reading.events
-    return source, reading.position
-
-
-def gaps(readings: list[Reading]) -> list[KernelEvent]:
-    return [event for event in events(readings) if event.kind is EventKind.COVERAGE_LOST]
+    return source, first_place(source)
 
 
 # --------------------------------------------------------------------------------------------------- where it begins

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from daemon.agent.clock import NOTE_MOVED, measure
 from daemon.agent.kmsg import Device, KmsgSource
-from daemon.agent.position import Position, Reading, SourceError
+from daemon.agent.position import Position, SourceError
 from detectors.events import KernelEvent
 from detectors.kernel_log import parse_lines
 from rules.vocabulary import EventKind
@@ -29,6 +29,8 @@ from tests.agent.machine import (
     codes,
     events,
     everything,
+    first_place,
+    gaps,
     off_bus,
     place,
     switch_error,
@@ -61,14 +63,7 @@ def started(buffer: Buffer, since: Position | None = None, lookback_s: float = 0
 def begun(buffer: Buffer) -> tuple[KmsgSource, Position]:
     """A source that has said where the log begins, on its very first start."""
     source = started(buffer)
-    reading = source.read(0.0)
-    assert reading is not None
-    assert not reading.events
-    return source, reading.position
-
-
-def gaps(readings: list[Reading]) -> list[KernelEvent]:
-    return [event for event in events(readings) if event.kind is EventKind.COVERAGE_LOST]
+    return source, first_place(source)
 
 
 # --------------------------------------------------------------------------------------------------- where it begins

@@ -26,6 +26,8 @@ from tests.agent.machine import (
     codes,
     events,
     everything,
+    first_place,
+    gaps,
     off_bus,
     place,
     switch_error,
@@ -104,14 +106,7 @@ def started(log: Log, since: Position | None = None, lookback_s: float = 0.0) ->
 
 def begun(log: Log) -> tuple[FileSource, Position]:
     source = started(log)
-    reading = source.read(0.0)
-    assert reading is not None
-    assert not reading.events
-    return source, reading.position
-
-
-def gaps(readings: list[Reading]) -> list[KernelEvent]:
-    return [event for event in events(readings) if event.kind is EventKind.COVERAGE_LOST]
+    return source, first_place(source)
 
 
 # --------------------------------------------------------------------------------------------------- where it begins
