@@ -104,7 +104,7 @@ def test_nobody_acts_and_it_says_so_while_the_ledger_is_away(
         assert "next: " in health.why[0]
         assert metric("gpuwarden_ledger_writable") == 0
         assert metric("gpuwarden_ledger_entries_waiting") > 0
-        assert metric("gpuwarden_ledger_errors_total", trouble=trouble) == 2
+        assert metric("gpuwarden_ledger_errors_total", trouble=trouble) >= 2  # a slow poll lets a fault tick in between
 
 
 @TROUBLES
