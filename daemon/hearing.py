@@ -52,6 +52,7 @@ class Hearing:
         self._silent: set[str] = set()
         self._waiting_for_boot: dict[str, list[KernelEvent]] = defaultdict(list)
         self._waiting: dict[str, Folded] = defaultdict(dict)
+        self._fact_waits = False
 
     def resume(self, heard: Heard, last_tick: datetime | None) -> None:
         """Go on from where the process before this one stopped: whatever was written since is news, however old.
@@ -83,22 +84,19 @@ class Hearing:
     @property
     def is_urgent(self) -> bool:
         """Whether a fact waits that the kernel itself reported: that can't wait for the next poll."""
-        return any(inlet.is_urgent for inlet in self._inlets) or any(
-            cannot_wait(event, self._rules) for held in self._waiting.values() for event in held.values()
-        )
+        return self._fact_waits or any(inlet.is_urgent for inlet in self._inlets)
 
     def take(self, until: datetime) -> list[KernelEvent]:
         """What was heard and happened by `until`, repeats folded; anything later belongs to the next tick."""
         due: Folded = {}
-        later: dict[str, Folded] = defaultdict(dict)
-        for name, held in self._waiting.items():
+        waiting, self._waiting, self._fact_waits = self._waiting, defaultdict(dict), False
+        for name, held in waiting.items():
             for event in in_order(held):
                 if event.at is not None and event.at > until:
-                    fold(later[name], event)
+                    self._wait(name, event)
                 else:
                     self.heard.take(name, event)
                     fold(due, event)
-        self._waiting = later
         for inlet in self._inlets:
             inlet.take(until, due)
         return in_order(due)
@@ -113,7 +111,7 @@ class Hearing:
     def give_back(self, events: Iterable[KernelEvent]) -> None:
         """Events that were taken for a tick that broke before it could use them."""
         for event in events:
-            fold(self._waiting[""], event)
+            self._wait("", event)
 
     def close(self) -> None:
         """Give files and threads back."""
@@ -175,6 +173,11 @@ class Hearing:
         if name not in self.heard.before and at < self._oldest:
             self._counts["log_too_old"] += event.count
         elif self.heard.is_news(name, event):
-            fold(self._waiting[name], event)
+            self._wait(name, event)
         else:
             self._counts["log_heard_before"] += event.count
+
+    def _wait(self, name: str, event: KernelEvent) -> None:
+        """Until the next tick. It is judged once: it may wait through many looks."""
+        fold(self._waiting[name], event)
+        self._fact_waits |= cannot_wait(event, self._rules)

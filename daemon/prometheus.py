@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import requests
 
+from daemon.bearer import Bearer
 from daemon.config import PrometheusConfig
 from daemon.ingest.decode import PrometheusError
 from daemon.secrets import without_password
@@ -75,9 +76,9 @@ class Prometheus:
             elif self._config.ca_file is not None:
                 session.verify = str(self._config.ca_file)
         if self._config.bearer_token_file is not None:
-            session.headers["Authorization"] = f"Bearer {_token(self._config.bearer_token_file)}"
-        if "Authorization" in session.headers:
-            session.auth = _as_it_is  # else what a ~/.netrc says of the host would replace it
+            session.auth = Bearer(_token(self._config.bearer_token_file))
+        elif "Authorization" in session.headers:
+            session.auth = Bearer("")
         return session
 
     def _send(self, method: str, path: str, fields: dict[str, str]) -> bytes:
@@ -119,10 +120,6 @@ class Prometheus:
 
     def _late(self, url: str) -> PrometheusError:
         return PrometheusError("timeout", f"{url} did not answer within {self._config.timeout:g} s")
-
-
-def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    return request
 
 
 def _token(path: Path) -> str:

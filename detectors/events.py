@@ -51,3 +51,9 @@ class KernelEvent:
     driver_version: str | None = None
     count: int = 1
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def is_boundary(self) -> bool:
+        """Whether a fault before it and the same fault after it are two: a reset, a reload, the driver's own advice."""
+        ends = self.kind in (EventKind.GPU_RESET, EventKind.DRIVER_LOAD) or self.recovery_value is not None
+        return self.trusted and ends

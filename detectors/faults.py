@@ -32,6 +32,7 @@ _MOST_TRUSTED, _MOST_UNTRUSTED = 512, 32
 _DISORDER = timedelta(seconds=10)
 #: A line that comes later than this is not asked whether something has ended its fault meanwhile.
 _LATEST = timedelta(days=7)
+_EXPIRED = "expired"
 
 
 class FaultBook:
@@ -67,7 +68,7 @@ class FaultBook:
             self._event(event, event.at or snapshot.at, gpu, jobs)
         for place in self._map.pair(snapshot.at):
             self._placed(place)
-        self._end(lambda fault: fault.is_over(snapshot.at), "expired")
+        self._end(lambda fault: fault.is_over(snapshot.at), _EXPIRED)
         self._repeats.expire(snapshot.at)
         self._boundaries = {key: at for key, at in self._boundaries.items() if snapshot.at - at < _LATEST}
         self._ended = {key: at for key, at in self._ended.items() if snapshot.at - at < _LATEST}
@@ -284,7 +285,7 @@ class FaultBook:
         for faults in self._open.values() if node is None else [self._open[node]]:
             for key in [key for key, fault in faults.items() if ended(fault)]:
                 fault = faults.pop(key)
-                if fault.is_logged:
+                if fault.is_logged and why != _EXPIRED:  # that one was silent for long, and so was its exporter
                     self._ended[fault.node, fault.where, fault.standing.name] = fault.last
                 self.counts[why] += 1
 

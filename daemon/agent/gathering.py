@@ -17,7 +17,7 @@ from detectors.events import KernelEvent
 from detectors.kernel_assembly import MAX_LINES
 from detectors.kernel_log import KernelLogParser
 from rules.schema import RuleBook
-from rules.vocabulary import FAULT_KINDS, EventKind
+from rules.vocabulary import EventKind
 
 #: What a source knows of a line beside its text: its number and its time.
 M = TypeVar("M")
@@ -185,7 +185,7 @@ class Gathering(Generic[M]):
             self.counts["too_old"] += 1
             return None
         key = _key(settled)
-        if _is_boundary(settled) and key != self._last_key:
+        if settled.is_boundary and key != self._last_key:
             # What comes after it is news: the same fault again, after a reset, is another one.
             self._close_groups()
             self._told_s.clear()
@@ -212,7 +212,7 @@ class Gathering(Generic[M]):
         return group
 
     def _remember(self, said: tuple[Hashable, bytes] | None, group: _Group[M]) -> None:
-        if said is None or _is_boundary(group.event):
+        if said is None or group.event.is_boundary:
             return
         if len(self._same) >= _REMEMBERED:
             self._same.clear()
@@ -251,11 +251,6 @@ def _fault(event: KernelEvent) -> Key:
     if not event.trusted:
         return (event.boot_id, False)
     return event.boot_id, True, event.kind, event.code, event.pci, event.gpu_instance, event.severity
-
-
-def _is_boundary(event: KernelEvent) -> bool:
-    """Whether a fault before it and the same fault after it are two: a reset, a reload, the driver's own advice."""
-    return event.trusted and (event.kind not in FAULT_KINDS or event.recovery_value is not None)
 
 
 def _fault_text(text: bytes) -> bytes:

@@ -20,7 +20,7 @@ from daemon.agent.pacing import Pace
 from daemon.agent.position import Reading, Source, SourceError
 from daemon.agent.sender import Sender, Unsent
 from daemon.agent.spool import Spool, SpoolError
-from daemon.agent.spool_records import is_boundary, rough_key
+from daemon.agent.spool_records import rough_key
 from daemon.agent.wire import MAX_REPORTS, Report, report_id
 from detectors.events import KernelEvent
 from rules.vocabulary import EventKind
@@ -195,7 +195,7 @@ class Agent:
         if not answered:
             raise Unsent("the controller's receipt names none of the reports that were sent")
         self._forget(answered, refused)
-        if any(is_boundary(one.event) for one in answered):
+        if any(one.event.is_boundary for one in answered):
             self._pace.begin_anew()
         self._pace.sent((rough_key(one.event) for one in answered), now_s)
         return 0.0

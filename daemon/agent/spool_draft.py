@@ -24,7 +24,6 @@ from daemon.agent.spool_records import (
     entry_of,
     exact_key,
     grown,
-    is_boundary,
     later,
     repacked,
     rough_key,
@@ -106,7 +105,7 @@ class Draft:
         """One more."""
         event = report.event
         key = exact_key(event)
-        is_cut = is_boundary(event) and key != self._own.last_key
+        is_cut = event.is_boundary and key != self._own.last_key
         equal = None if is_cut else self._equal(key)
         into = equal if equal is not None and not equal.sealed else None if is_cut else self._variant(rough_key(event))
         fit = self._merge(into, report) if into is not None else None

@@ -159,7 +159,7 @@ def entry_of(kept: Kept) -> Entry:
     key, rough = (_digest(report.id), b"") if kept.lost is not None else (exact_key(event), rough_key(event))
     return Entry(
         number=kept.number, id=report.id, key=key, rough_key=rough or key, trusted=event.trusted, count=event.count,
-        last_at=report.last_at, lost=kept.lost, is_boundary=is_boundary(event),
+        last_at=report.last_at, lost=kept.lost, is_boundary=event.is_boundary,
     )  # fmt: skip
 
 
@@ -183,12 +183,6 @@ def rough_key(event: KernelEvent) -> bytes:
         event.boot_id, event.source, event.kind, event.code, event.pci, event.gpu_uuid, event.gpu_instance,
         event.severity, event.recovery_value, "" if event.kind in (EventKind.XID, EventKind.SXID) else text,
     ))  # fmt: skip
-
-
-def is_boundary(event: KernelEvent) -> bool:
-    """Whether a fault before it and the same fault after it are two: a reset, a reload, the driver's own advice."""
-    ends = event.kind in (EventKind.GPU_RESET, EventKind.DRIVER_LOAD) or event.recovery_value is not None
-    return event.trusted and ends
 
 
 def encoded(kept: Kept, most: int) -> bytes | None:

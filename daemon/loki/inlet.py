@@ -62,6 +62,7 @@ class LokiInlet:
         self._packed: bytes | None = None
         self._held: deque[Batch] = deque()
         self._holds = 0
+        self._fact_waits = False
         self._fetch: _Fetch | None = None
 
     def resume(self, last_tick: datetime | None) -> None:  # noqa: ARG002 - its own cursor says more
@@ -77,6 +78,7 @@ class LokiInlet:
         self._packed = None
         self._held.clear()
         self._holds = 0
+        self._fact_waits = False
         self._fetch = _Fetch(self._config, self._rules, self._taken.copy(), self._metrics, self._now_ns)
 
     def look(self, now: datetime, counts: Counter[str]) -> None:
@@ -95,13 +97,12 @@ class LokiInlet:
                 event if event.at is None or event.at <= now else replace(event, at=now) for event in batch.events
             )
             self._hold(replace(batch, events=events))
+            self._fact_waits |= self._is_urgent(events)
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a fault waits that the kernel itself reported, or so much that nothing more is taken over."""
-        if self._holds >= _MOST_HELD:
-            return True
-        return any(cannot_wait(event, self._rules) for batch in self._held for event in batch.events)
+        """Whether a fact waits that the kernel itself reported, or so much that nothing more is taken over."""
+        return self._fact_waits or self._holds >= _MOST_HELD
 
     def take(self, until: datetime, into: Folded) -> None:
         """Add what happened by `until`, in the order of the pages; the first that happened later holds up the rest.
@@ -117,6 +118,7 @@ class LokiInlet:
             for event in batch.events:
                 fold(into, event)
             gaps += batch.gaps
+        self._fact_waits = any(self._is_urgent(batch.events) for batch in self._held)
         for gap in _joined(gaps):
             into["gap in Loki", gap] = _event_of(gap, until)
 
@@ -131,6 +133,9 @@ class LokiInlet:
         if self._fetch is not None:
             self._fetch.stop()
             self._fetch = None
+
+    def _is_urgent(self, events: Iterable[KernelEvent]) -> bool:
+        return any(cannot_wait(event, self._rules) for event in events)
 
     def _hold(self, batch: Batch) -> None:
         """Behind what is held; pages without an event that follow each other are one."""

@@ -39,21 +39,6 @@ PATIENCE_S = 60.0
 NOISE = "eth0: link becomes ready"
 
 
-@pytest.fixture
-def buffer(tmp_path: Path) -> Buffer:
-    """The ring buffer of a machine that has been up for an hour."""
-    made = Buffer(Node(tmp_path))
-    made.say("Linux version 6.8", up_s=0.0)
-    return made
-
-
-@pytest.fixture
-def life(buffer: Buffer) -> Iterator[Life]:
-    """A node whose agent reads it."""
-    with living(buffer.machine, kmsg_of(buffer)) as made:
-        yield made
-
-
 def overwritten(controller: Controller) -> set[tuple[str, int]]:
     """The records that gaps say are gone, by boot and number."""
     found: set[tuple[str, int]] = set()
@@ -594,19 +579,7 @@ def test_an_agent_that_is_killed_at_random_moments_tells_each_record_once_or_tha
 # ------------------------------------------------------------------------------------------------- the machine's own
 
 
-@pytest.fixture
-def device() -> Iterator[int]:
-    """/dev/kmsg, open for writing."""
-    try:
-        os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK))
-        descriptor = os.open("/dev/kmsg", os.O_WRONLY)
-    except OSError as error:
-        pytest.skip(f"the machine's own /dev/kmsg cannot be read and written ({error.strerror})")
-    yield descriptor
-    os.close(descriptor)
-
-
-def test_records_of_the_real_device_are_in_the_ledger_once_over_two_kills(device: int, tmp_path: Path) -> None:
+def test_records_of_the_real_device_are_in_the_ledger_once_over_two_kills(kmsg: int, tmp_path: Path) -> None:
     def start(since: Position | None) -> Source:
         return KmsgSource(RULES, NODE_NAME, since)
 
@@ -630,7 +603,7 @@ def test_records_of_the_real_device_are_in_the_ledger_once_over_two_kills(device
         assert life.agent is not None
         life.agent.read(threading.Event())
         for number, code in enumerate(codes):
-            os.write(device, f"<3>{xid(code)}\n".encode())
+            os.write(kmsg, f"<3>{xid(code)}\n".encode())
             if number in (1, 3):
                 until(set(codes[:number]))
                 life.kill()

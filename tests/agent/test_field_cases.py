@@ -4,7 +4,6 @@ What the texts mean is in `tests/xid`, what follows from the events in `tests/de
 """
 
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,21 +25,6 @@ from tests.agent.test_journal import started as journal_started
 from tests.agent.whole_path import NODE_NAME, Life, Node, kmsg_of, living
 
 G1, G2 = "0000:07:00", "0000:18:00"
-
-
-@pytest.fixture
-def buffer(tmp_path: Path) -> Buffer:
-    """The ring buffer of a machine that has been up for an hour."""
-    made = Buffer(Node(tmp_path))
-    made.say("Linux version 6.8", up_s=0.0)
-    return made
-
-
-@pytest.fixture
-def life(buffer: Buffer) -> Iterator[Life]:
-    """A node whose agent reads it."""
-    with living(buffer.machine, kmsg_of(buffer)) as made:
-        yield made
 
 
 def after(life: Life, seconds: float) -> None:

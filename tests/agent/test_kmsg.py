@@ -4,7 +4,7 @@ import errno
 import os
 import socket
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -629,18 +629,6 @@ def test_a_descriptor_gives_one_record_a_read_and_can_be_waited_for() -> None:
         device.wait(10.0)
         assert [device.read(), device.read(), device.read()] == [b"3,1,5,-;one\n", b"3,2,6,-;two\n", None]
         device.close()
-
-
-@pytest.fixture
-def kmsg() -> Iterator[int]:
-    """/dev/kmsg, open for writing."""
-    try:
-        os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK))
-        descriptor = os.open("/dev/kmsg", os.O_WRONLY)
-    except OSError as error:
-        pytest.skip(f"the machine's own /dev/kmsg cannot be read and written ({error.strerror})")
-    yield descriptor
-    os.close(descriptor)
 
 
 def until_told(source: KmsgSource, code: int) -> KernelEvent:
