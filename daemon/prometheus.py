@@ -76,9 +76,9 @@ class Prometheus:
             elif self._config.ca_file is not None:
                 session.verify = str(self._config.ca_file)
         if self._config.bearer_token_file is not None:
-            session.auth = Bearer(_token(self._config.bearer_token_file))
-        elif "Authorization" in session.headers:
-            session.auth = Bearer("")
+            session.headers["Authorization"] = f"Bearer {_token(self._config.bearer_token_file)}"
+        if "Authorization" in session.headers:
+            session.auth = Bearer("")  # else what a ~/.netrc says of the host would replace it
         return session
 
     def _send(self, method: str, path: str, fields: dict[str, str]) -> bytes:
